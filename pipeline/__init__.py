@@ -1,0 +1,1 @@
+"""A Kafka-based partitioned work pipeline."""

@@ -1,0 +1,110 @@
+"""The claim rule: who may run a job.
+
+One row per job id. A record's *hop* counts how often its job was published onward; the row knows the highest hop that
+was settled or claimed. The rule is exhaustively checked as a model; its SQL form stands in the Postgres adapter, and one
+conformance suite holds both against each other.
+
+1. No row: claimed. Completed or cancelled: duplicate.
+2. The record's hop is lower than the row's: duplicate, an older copy. Dead: claimed if its hop is higher (a replay),
+   else duplicate. Retrying: claimed.
+3. Running on a worker that is dead, or claimed by this very worker which does not know of it (the answer to its claim
+   was lost on the way): claimed, with the next token.
+4. Running on a live worker: the same source record came again by a rebalance, or the record has a higher hop (its
+   sender is about to move the state): held, to be looked at again. *Dropping either would lose the job.* Another record
+   of the same hop: duplicate, published twice.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from pipeline.core.job import Source
+from pipeline.core.outcome import Failure
+from pipeline.core.state import JobState
+
+__all__ = ["Claim", "ClaimRequest", "Row", "Settled", "Settlement", "Verdict", "judge"]
+
+
+class Verdict(StrEnum):
+    CLAIMED = "claimed"
+    DUPLICATE = "duplicate"
+    HELD = "held"
+
+
+class ClaimRequest(NamedTuple):
+    """A record whose job a worker wants to run now. Times are epoch seconds."""
+
+    job_id: str
+    job_type: str
+    tenant: str
+    queue: str
+    attempt: int
+    hop: int
+    topic: str
+    partition: int
+    offset: int
+    enqueued_at: float
+
+
+class Claim(NamedTuple):
+    """The answer to a request.
+
+    `token` is the fencing token, 0 unless claimed. `previous` is the worker from which a running job was taken over,
+    empty otherwise. `state` is what the row was before: None for a new row.
+    """
+
+    verdict: Verdict
+    token: int = 0
+    state: JobState | None = None
+    previous: str = ""
+
+
+class Settlement(NamedTuple):
+    """The end of a run, to be written only if `token` still holds.
+
+    `hop` is what the row's hop becomes: that of the next record when one was published onward to run, else the job's.
+    `state` is completed, retrying, dead or cancelled. Times are epoch seconds, `due_at` 0 when nothing waits.
+    """
+
+    job_id: str
+    token: int
+    state: JobState
+    attempt: int
+    hop: int
+    started_at: float
+    finished_at: float
+    due_at: float = 0.0
+    reason: str = ""
+    failure: Failure | None = None
+
+
+class Settled(NamedTuple):
+    """Whether a settlement was accepted; when not, the token that the row has now (0: no row)."""
+
+    accepted: bool
+    current_token: int
+
+
+class Row(NamedTuple):
+    """What the rule needs of a job's row."""
+
+    state: JobState
+    hop: int
+    token: int
+    worker: str
+    source: Source
+
+
+def judge(row: Row | None, request: ClaimRequest, *, worker: str, owner_alive: bool) -> Verdict:
+    """Apply the rule. The caller guarantees that `worker` itself is not running this job now."""
+    if row is None:
+        return Verdict.CLAIMED
+    if row.state in (JobState.COMPLETED, JobState.CANCELLED) or request.hop < row.hop:
+        return Verdict.DUPLICATE
+    if row.state is JobState.DEAD:
+        return Verdict.CLAIMED if request.hop > row.hop else Verdict.DUPLICATE
+    if row.state is JobState.RETRYING or not owner_alive or row.worker == worker:
+        return Verdict.CLAIMED
+    same_record = row.source == (request.topic, request.partition, request.offset)
+    return Verdict.HELD if same_record or request.hop > row.hop else Verdict.DUPLICATE

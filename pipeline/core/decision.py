@@ -1,0 +1,87 @@
+"""Outcome -> decision, as a value. Carried out elsewhere: the next record first, then the state, then the offset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pipeline.core.backoff import Random, RetryPolicy, choose_tier
+from pipeline.core.job import Job
+from pipeline.core.outcome import Cancelled, Failed, Failure, Outcome, Rejected, Snoozed, Succeeded
+from pipeline.core.state import JobState, Trigger
+
+__all__ = ["DeadLetter", "Decision", "Finish", "RunLater", "decide"]
+
+
+class Finish(NamedTuple):
+    """Nothing follows: the job is completed or cancelled."""
+
+    state: JobState
+    triggers: tuple[Trigger, ...]
+    reason: str = ""
+
+
+class RunLater(NamedTuple):
+    """A record in the retry topic of `tier`, due at `due_at` (epoch seconds), for attempt number `attempt`."""
+
+    tier: float
+    due_at: float
+    attempt: int
+    failure: Failure | None
+    triggers: tuple[Trigger, ...]
+    state: JobState = JobState.RETRYING
+
+
+class DeadLetter(NamedTuple):
+    """A record in the DLQ topic, for `reason`."""
+
+    reason: str
+    failure: Failure
+    triggers: tuple[Trigger, ...]
+    state: JobState = JobState.DEAD
+
+
+Decision = Finish | RunLater | DeadLetter
+
+
+def decide(
+    job: Job, outcome: Outcome, policy: RetryPolicy, *, tiers: Sequence[float], now: float, rng: Random
+) -> Decision:
+    """What follows from a run that ended at `now` (epoch seconds). Every outcome has exactly one decision."""
+    if isinstance(outcome, Succeeded):
+        return Finish(JobState.COMPLETED, (Trigger.SUCCESS,))
+    if isinstance(outcome, Failed):
+        return _after_failure(job, outcome, policy, tiers=tiers, now=now, rng=rng)
+    if isinstance(outcome, Rejected):
+        return DeadLetter(outcome.reason, outcome.failure, (Trigger.ERROR, Trigger.REJECTED))
+    if isinstance(outcome, Cancelled):
+        return Finish(JobState.CANCELLED, (Trigger.CANCEL,), outcome.reason)
+    return _after_snooze(job, outcome, tiers=tiers, now=now)
+
+
+def _after_failure(
+    job: Job, outcome: Failed, policy: RetryPolicy, *, tiers: Sequence[float], now: float, rng: Random
+) -> Decision:
+    if outcome.permanent:
+        return DeadLetter("permanent", outcome.failure, (Trigger.ERROR, Trigger.REJECTED))
+    if job.attempt >= policy.max_attempts:
+        return DeadLetter("max_attempts", outcome.failure, (Trigger.ERROR, Trigger.MAX_RETRIES_EXCEEDED))
+    delay = policy.delay(job.attempt, rng) if outcome.retry_after is None else outcome.retry_after
+    return RunLater(
+        tier=choose_tier(delay, tiers),
+        due_at=now + delay,
+        attempt=job.attempt + 1,
+        failure=outcome.failure,
+        triggers=(Trigger.ERROR, Trigger.RETRY_SCHEDULED),
+    )
+
+
+def _after_snooze(job: Job, outcome: Snoozed, *, tiers: Sequence[float], now: float) -> Decision:
+    due_at = outcome.until if outcome.until is not None else now + (outcome.after or 0.0)
+    return RunLater(
+        tier=choose_tier(max(0.0, due_at - now), tiers),
+        due_at=due_at,
+        attempt=job.attempt,
+        failure=None,
+        triggers=(Trigger.SNOOZED,),
+    )

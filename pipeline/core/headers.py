@@ -1,0 +1,247 @@
+"""Record headers <-> `Job`. Names, bounds, and what a record with bad headers becomes.
+
+A record whose headers cannot be trusted is never skipped and never run: `parse_job` gives a job with a stable id and
+says what is wrong, and the worker sends it to the dead letters with its bytes untouched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeVar
+
+from pipeline.core.job import EPOCH_LIMIT, Job, Record, source_job_id
+
+__all__ = ["Parsed", "forward_headers", "job_headers", "parse_job", "text_problem"]
+
+SPECVERSION = "ce_specversion"
+ID = "ce_id"
+TYPE = "ce_type"
+SOURCE = "ce_source"
+TIME = "ce_time"
+CONTENT_TYPE = "content-type"
+TENANT = "pipeline-tenant"
+PRIORITY = "pipeline-priority"
+ORDERING_KEY = "pipeline-ordering-key"
+TRACEPARENT = "traceparent"
+ATTEMPT = "pipeline-attempt"
+HOP = "pipeline-hop"
+NOT_BEFORE = "pipeline-not-before"
+EXPIRES = "pipeline-expires"
+REPLAYS = "pipeline-replays"
+REASON = "pipeline-reason"
+FIRST = "pipeline-first-"
+LAST = "pipeline-last-"
+
+MAX_TEXT = 256
+MAX_COUNT = 1_000_000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+T = TypeVar("T")
+HeaderList = list[tuple[str, bytes | None]]
+
+
+class Parsed(NamedTuple):
+    """A job, and why its record must not run (empty when it may)."""
+
+    job: Job
+    problem: str
+
+
+def text_problem(value: str, *, limit: int = MAX_TEXT) -> str:
+    """Say what is wrong with a tenant, key or type; the empty string when nothing is."""
+    if not value:
+        return "is empty"
+    if len(value) > limit:
+        return f"has {len(value)} characters; allowed: at most {limit}"
+    if _CONTROL.search(value):
+        return "has control characters"
+    return ""
+
+
+def job_headers(job: Job, *, ce_time: str) -> HeaderList:
+    """The headers of a job's first record. Absent values have no header."""
+    headers: HeaderList = [
+        (SPECVERSION, b"1.0"),
+        (ID, job.job_id.encode()),
+        (TYPE, job.job_type.encode()),
+        (SOURCE, job.publisher.encode()),
+        (TIME, ce_time.encode()),
+        (CONTENT_TYPE, b"application/avro"),
+        (TENANT, job.tenant.encode()),
+        (ATTEMPT, b"%d" % job.attempt),
+        (HOP, b"%d" % job.hop),
+    ]
+    optional = (
+        (PRIORITY, job.priority if job.priority != "normal" else ""),
+        (ORDERING_KEY, job.ordering_key),
+        (TRACEPARENT, job.traceparent),
+        (NOT_BEFORE, f"{job.not_before:.3f}" if job.not_before else ""),
+        (EXPIRES, f"{job.expires_at:.3f}" if job.expires_at else ""),
+    )
+    headers.extend((name, value.encode()) for name, value in optional if value)
+    return headers
+
+
+def forward_headers(record: Record, changes: Mapping[str, bytes | None], *, drop: str = "") -> HeaderList:
+    """The headers of the next record of a job: those of `record`, with `changes` in their place.
+
+    A change to None removes the header, and `drop` removes every header that starts with it.
+    """
+    kept: HeaderList = [
+        (name, value)
+        for name, value in record.headers
+        if name not in changes and not (drop and name.startswith(drop))
+    ]
+    kept.extend((name, value) for name, value in changes.items() if value is not None)
+    return kept
+
+
+def parse_job(record: Record, *, queue: str) -> Parsed:
+    """Read a record's headers. Never raises; a problem names the header, its value and what is allowed."""
+    try:
+        return Parsed(_parse(record, queue), "")
+    except _BadHeaderError as error:
+        return Parsed(_fallback(record, queue), str(error))
+
+
+class _BadHeaderError(ValueError):
+    pass
+
+
+def _parse(record: Record, queue: str) -> Job:
+    # Built at full speed for each record: one dict, and each optional header costs one look-up.
+    headers = dict(record.headers)
+    if len(headers) != len(record.headers):
+        _refuse_doubles(record.headers)
+    get = headers.get
+    job_id = _job_id(get(ID))
+    job_type = _text(TYPE, get(TYPE))
+    tenant = _text(TENANT, get(TENANT))
+    priority, ordering, trace = get(PRIORITY), get(ORDERING_KEY), get(TRACEPARENT)
+    not_before, expires, replays = get(NOT_BEFORE), get(EXPIRES), get(REPLAYS)
+    return Job(
+        job_id,
+        job_type,
+        tenant,
+        queue,
+        _text(PRIORITY, priority) if priority else "normal",
+        _text(SOURCE, get(SOURCE)) if get(SOURCE) else "",
+        _enqueued(get(TIME), record.timestamp),
+        _count(ATTEMPT, get(ATTEMPT), 1),
+        _count(HOP, get(HOP), 0),
+        _seconds(NOT_BEFORE, not_before) if not_before else 0.0,
+        _seconds(EXPIRES, expires) if expires else 0.0,
+        _count(REPLAYS, replays, 0) if replays else 0,
+        _text(ORDERING_KEY, ordering) if ordering else "",
+        _text(TRACEPARENT, trace) if trace else "",
+    )
+
+
+_OURS = frozenset(
+    {
+        ID,
+        TYPE,
+        TENANT,
+        ATTEMPT,
+        HOP,
+        NOT_BEFORE,
+        EXPIRES,
+        REPLAYS,
+        PRIORITY,
+        ORDERING_KEY,
+        TIME,
+        SOURCE,
+        TRACEPARENT,
+    }
+)
+
+
+def _refuse_doubles(headers: HeaderList) -> None:
+    names = [name for name, _ in headers if name in _OURS]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise _BadHeaderError(f"header {twice[0]} is given {names.count(twice[0])} times; allowed: once")
+
+
+def _text(name: str, raw: bytes | None) -> str:
+    if raw is None:
+        raise _BadHeaderError(f"header {name} is missing")
+    try:
+        value = raw.decode()
+    except UnicodeDecodeError:
+        raise _BadHeaderError(f"header {name} is {raw[:80]!r}; allowed: UTF-8 text") from None
+    problem = (
+        "" if value.isascii() and value.isprintable() and 0 < len(value) <= MAX_TEXT else text_problem(value)
+    )
+    if problem:
+        raise _BadHeaderError(f"header {name} {problem}")
+    return value
+
+
+def _job_id(raw: bytes | None) -> str:
+    value = _text(ID, raw).lower()
+    if not _UUID.fullmatch(value):
+        raise _BadHeaderError(f"header {ID} is {value[:80]!r}; allowed: a UUID")
+    return value
+
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def _count(name: str, raw: bytes | None, least: int) -> int:
+    if raw is None:
+        return least
+    if raw.isdigit() and len(raw) <= 7:
+        value = int(raw)
+        if least <= value <= MAX_COUNT:
+            return value
+    raise _BadHeaderError(
+        f"header {name} is {raw[:80]!r}; allowed: a whole number from {least} to {MAX_COUNT}"
+    )
+
+
+def _seconds(name: str, raw: bytes) -> float:
+    try:
+        value = float(raw)
+    except ValueError:
+        value = -1.0
+    if 0.0 <= value <= EPOCH_LIMIT:  # false for NaN too
+        return value
+    raise _BadHeaderError(
+        f"header {name} is {raw[:80]!r}; allowed: seconds since 1970, up to {EPOCH_LIMIT:.0f}"
+    )
+
+
+def _enqueued(raw: bytes | None, fallback: float) -> float:
+    """When the job was enqueued. An unreadable time is no reason to refuse a job: the broker's timestamp serves."""
+    if raw is None:
+        return fallback
+    try:
+        moment = datetime.fromisoformat(raw.decode())
+    except ValueError:
+        return fallback
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _fallback(record: Record, queue: str) -> Job:
+    """A job for a record that cannot run: a usable id where there is one, counters that keep it going onward."""
+    headers = dict(record.headers)
+    return Job(
+        job_id=_or(lambda: _job_id(headers.get(ID)), source_job_id(record.source)),
+        job_type=_or(lambda: _text(TYPE, headers.get(TYPE)), "unknown"),
+        tenant=_or(lambda: _text(TENANT, headers.get(TENANT)), "unknown"),
+        queue=queue,
+        enqueued_at=record.timestamp,
+        attempt=_or(lambda: _count(ATTEMPT, headers.get(ATTEMPT), 1), 1),
+        hop=_or(lambda: _count(HOP, headers.get(HOP), 0), 0),
+        replays=_or(lambda: _count(REPLAYS, headers.get(REPLAYS), 0), 0),
+    )
+
+
+def _or(read: Callable[[], T], fallback: T) -> T:
+    try:
+        return read()
+    except _BadHeaderError:
+        return fallback

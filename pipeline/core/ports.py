@@ -1,0 +1,173 @@
+"""The seams: one Protocol per outside system. Adapters implement them, the runtime uses them, neither knows the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from pydantic import BaseModel
+
+from pipeline.core.claims import Claim, ClaimRequest, Settled, Settlement
+from pipeline.core.headers import HeaderList
+from pipeline.core.job import Record, Source
+from pipeline.core.offsets import Partition
+
+__all__ = [
+    "Codec",
+    "Delivered",
+    "JobConsumer",
+    "JobProducer",
+    "JobStore",
+    "Outgoing",
+    "RebalanceListener",
+    "WorkerInfo",
+]
+
+
+class Codec(Protocol):
+    """Payload model <-> bytes. Safe to call from several threads."""
+
+    def register(self, job_type: str, model: type[BaseModel]) -> None:
+        """Check the model against the newest schema of the job type. Raises `SchemaError`."""
+        ...
+
+    def encode(self, job_type: str, payload: BaseModel) -> bytes:
+        """Raises `InvalidJob` when a value cannot be written."""
+        ...
+
+    def decode(self, job_type: str, data: bytes) -> BaseModel:
+        """Raises `PayloadError`, or its kind `UnknownWriterSchema`."""
+        ...
+
+    def describe(self, job_type: str, data: bytes) -> dict[str, object]:
+        """Schema, fingerprint and payload as plain values, for people. Raises like `decode`."""
+        ...
+
+
+class Outgoing(NamedTuple):
+    """A record to be written."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: HeaderList
+
+
+class Delivered(NamedTuple):
+    """The end of one write: where the record lies, or the error (then `source` is None)."""
+
+    source: Source | None
+    error: Exception | None
+
+
+class JobProducer(Protocol):
+    """Writes records, idempotently, acknowledged by all in-sync replicas. Safe to call from several threads."""
+
+    def send(self, record: Outgoing, on_delivery: Callable[[Delivered], None] | None = None) -> None:
+        """Hand a record over. `on_delivery` is called once, from a thread of the producer.
+
+        Blocks while the local buffer is full, up to the configured bound, then raises `PublishFailed`.
+        Raises `PayloadTooLarge` when the client can tell at once.
+        """
+        ...
+
+    def send_all(self, records: Sequence[Outgoing]) -> list[Delivered]:
+        """Write records and wait until each is acknowledged or has failed. Never raises for a single record."""
+        ...
+
+    def flush(self, timeout: float) -> int:
+        """Wait until everything that was handed over has ended; give how many have not after `timeout` seconds."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class RebalanceListener(Protocol):
+    """Told of assignments from within `JobConsumer.poll`, on the thread that polls."""
+
+    def on_assigned(self, partitions: Sequence[Partition]) -> None: ...
+
+    def on_revoked(self, partitions: Sequence[Partition]) -> None:
+        """The partitions still belong to this consumer until this returns: the last moment to commit."""
+        ...
+
+    def on_lost(self, partitions: Sequence[Partition]) -> None:
+        """The partitions belong to another consumer already: nothing may be committed."""
+        ...
+
+
+class JobConsumer(Protocol):
+    """A member of the consumer group. One thread owns it."""
+
+    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+        """Raises `TopicsMissing`, `BrokerUnavailable`."""
+        ...
+
+    def poll(self, max_records: int, timeout: float) -> list[Record]:
+        """Wait up to `timeout` seconds for a first record, then give what is there, at most `max_records`."""
+        ...
+
+    def commit(self, offsets: Mapping[Partition, int], *, wait: bool) -> bool:
+        """Commit next offsets. Without `wait` failures show in the next call's `failed_commits`.
+
+        With `wait`: True when the broker accepted all of them.
+        """
+        ...
+
+    def failed_commits(self) -> list[Partition]:
+        """Partitions whose commit was refused since the last call."""
+        ...
+
+    def pause(self, partitions: Sequence[Partition]) -> None: ...
+
+    def resume(self, partitions: Sequence[Partition]) -> None: ...
+
+    def lag(self) -> dict[str, int]:
+        """Records behind the end, per topic, over the assigned partitions, from what the client knows locally."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group. `on_revoked` may be called from here."""
+        ...
+
+
+class WorkerInfo(NamedTuple):
+    """A worker process. `worker_id` is new for each start; `lease` is how long it counts as alive, in seconds."""
+
+    worker_id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    lease: float
+
+
+class JobStore(Protocol):
+    """Claims and their ends. Safe to call from several threads; claim, settle and heartbeat do not wait for each other.
+
+    Each call may raise `StoreUnavailable`: then its outcome is unknown and the same call is made again.
+    """
+
+    def heartbeat(self, worker: WorkerInfo) -> float:
+        """Register or renew a worker for `lease` seconds; give the store's clock (epoch seconds)."""
+        ...
+
+    def leave(self, worker_id: str) -> None:
+        """Mark a worker as gone: what it still holds can be claimed at once."""
+        ...
+
+    def claim(self, worker_id: str, requests: Sequence[ClaimRequest]) -> list[Claim]:
+        """Judge each request, in order; see `pipeline.core.claims`. One round-trip for all.
+
+        The caller does not run any of these jobs at the moment. When the worker's own lease is over nothing is claimed
+        and every request that the rule would grant is `held`.
+        """
+        ...
+
+    def settle(self, worker_id: str, settlements: Sequence[Settlement]) -> list[Settled]:
+        """Move states, each only if its token still holds; one transaction, in order.
+
+        Settling again what this token settled before is accepted: the first answer may have been lost.
+        """
+        ...
+
+    def close(self) -> None: ...
