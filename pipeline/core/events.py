@@ -1,0 +1,94 @@
+"""Lifecycle events: each move of a job, as a value. They go to the events topic and to the log."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pipeline.core.claims import Claim
+from pipeline.core.decision import DeadLetter, Decision, Finish, RunLater
+from pipeline.core.job import Job
+from pipeline.core.state import JobState, Trigger, move
+
+__all__ = ["Move", "moves_of_claim", "moves_of_decision"]
+
+
+class Move(NamedTuple):
+    """One move of one job. `at` is in epoch seconds; `duration` is how long the run took, None when none ended."""
+
+    job_id: str
+    job_type: str
+    tenant: str
+    queue: str
+    worker: str
+    attempt: int
+    hop: int
+    token: int
+    previous: JobState
+    trigger: Trigger
+    state: JobState
+    at: float
+    duration: float | None = None
+    reason: str = ""
+    error_class: str = ""
+
+
+# How a job came from the state of its row to `queued`, before the worker claimed it.
+_TO_QUEUED = {
+    None: (JobState.PENDING, Trigger.ENQUEUE),
+    JobState.RETRYING: (JobState.RETRYING, Trigger.RETRY_READY),
+    JobState.DEAD: (JobState.DEAD, Trigger.REPLAY),
+    JobState.RUNNING: (JobState.RUNNING, Trigger.LEASE_EXPIRED),
+}
+
+
+def moves_of_claim(job: Job, claim: Claim, *, worker: str, at: float) -> list[Move]:
+    """The moves that a granted claim stands for: into `queued`, then into `running`."""
+    state, trigger = _TO_QUEUED[claim.state]
+    identity = (job.job_id, job.job_type, job.tenant, job.queue, worker, job.attempt, job.hop, claim.token)
+    queued_at = job.enqueued_at if claim.state is None else at
+    return [
+        Move(*identity, state, trigger, move(state, trigger), queued_at, None, claim.previous),
+        Move(*identity, JobState.QUEUED, Trigger.WORKER_CLAIMED, JobState.RUNNING, at),
+    ]
+
+
+def moves_of_decision(
+    job: Job, decision: Decision, *, worker: str, token: int, started_at: float, finished_at: float
+) -> list[Move]:
+    """The moves from `running` that a settled decision made."""
+    reason, error_class = _why(decision)
+    state = JobState.RUNNING
+    moves = []
+    for trigger in decision.triggers:
+        following = move(state, trigger)
+        moves.append(
+            Move(
+                job.job_id,
+                job.job_type,
+                job.tenant,
+                job.queue,
+                worker,
+                job.attempt,
+                job.hop,
+                token,
+                state,
+                trigger,
+                following,
+                finished_at,
+                finished_at - started_at,
+                reason,
+                error_class,
+            )
+        )
+        state = following
+    return moves
+
+
+def _why(decision: Decision) -> tuple[str, str]:
+    if isinstance(decision, Finish):
+        return decision.reason, ""
+    if isinstance(decision, DeadLetter):
+        return decision.reason, decision.failure.error_class
+    if isinstance(decision, RunLater) and decision.failure is not None:
+        return "", decision.failure.error_class
+    return "", ""

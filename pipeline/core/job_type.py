@@ -1,0 +1,45 @@
+"""What is declared once per kind of job, and shared by publishers and workers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel
+
+from pipeline.core.backoff import Backoff, RetryPolicy
+from pipeline.core.topics import check_name
+from pipeline.errors import ConfigError
+
+__all__ = ["JobType", "Payload"]
+
+Payload = TypeVar("Payload", bound=BaseModel)
+_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]*[a-z0-9])?)*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobType(Generic[Payload]):
+    """A kind of job.
+
+    `name` also names its directory of schemas. `timeout` is in seconds, None for no limit. `permanent` are error
+    classes that end a job at once, whatever attempts are left. Raises `ConfigError` on values that make no sense.
+    """
+
+    name: str
+    model: type[Payload]
+    queue: str = "default"
+    retry: RetryPolicy = field(default_factory=Backoff)
+    timeout: float | None = None
+    permanent: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or len(self.name) > 128:
+            raise ConfigError(
+                f"job type name is {self.name!r}; allowed: words of a-z, 0-9, '_' and '-', joined by dots, at most 128"
+            )
+        check_name(f"queue of job type {self.name!r}", self.queue)
+        if self.timeout is not None and not 0 < self.timeout < float("inf"):
+            raise ConfigError(
+                f"timeout of job type {self.name!r} is {self.timeout}; allowed: seconds above 0, or None"
+            )
