@@ -1,0 +1,294 @@
+"""The sections of the settings: every key, its default, its bounds and its meaning. Durations are in seconds."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from pipeline.config.base import Clash, Numbers, Options, Section, allowed
+from pipeline.core.topics import TopicSettings, tier_name
+
+__all__ = [
+    "KafkaSettings",
+    "LogSettings",
+    "PostgresSettings",
+    "PublisherSettings",
+    "RetrySettings",
+    "TopicsSettings",
+    "WorkerSettings",
+]
+
+DAY = 86_400.0
+_SERVER = re.compile(r"([a-zA-Z_]+://)?(\[[0-9a-fA-F:]+\]|[^\s:/,\[\]]+)(:\d{1,5})?")
+_SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
+_DSN = re.compile(r"postgres(ql)?://.+|\s*[a-z_]+\s*=.*", re.DOTALL)
+
+
+class KafkaSettings(Section):
+    """How to reach Kafka."""
+
+    bootstrap_servers: str = Field(
+        "127.0.0.1:9092",
+        description="Brokers to ask first.",
+        json_schema_extra=allowed("host:port, several separated by commas"),
+    )
+    group: str = Field(
+        "",
+        max_length=255,
+        description="Consumer group of the workers; empty: `<namespace>.<queue>`.",
+        json_schema_extra=allowed("text, at most 255 characters"),
+    )
+    request_timeout: float = Field(
+        10.0, ge=0.1, le=600, description="How long a question to the cluster may take."
+    )
+    options: Options = Field(default={}, description="Handed to librdkafka as they are, for every client.")
+    producer_options: Options = Field(
+        default={}, description="The same, for producers only; wins over `options`."
+    )
+    consumer_options: Options = Field(
+        default={}, description="The same, for consumers only; wins over `options`."
+    )
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _check_servers(cls, value: str) -> str:
+        servers = [server.strip() for server in value.split(",")]
+        if not all(_SERVER.fullmatch(server) for server in servers):
+            raise ValueError("not host:port")
+        return ",".join(servers)
+
+
+class PostgresSettings(Section):
+    """How to reach Postgres."""
+
+    dsn: SecretStr = Field(
+        SecretStr("postgresql://pipeline@127.0.0.1:5432/pipeline"),
+        description="The database: a URL or a libpq connection string.",
+        json_schema_extra=allowed("postgresql://user:password@host:port/database, or host=... dbname=..."),
+    )
+    schema_name: str = Field(
+        "pipeline",
+        description="Postgres schema that holds the tables.",
+        json_schema_extra=allowed("a-z, 0-9 and '_', at most 63, not starting with a digit or 'pg_'"),
+    )
+    connect_timeout: float = Field(5.0, ge=0.1, le=600, description="How long connecting may take.")
+
+    @field_validator("dsn")
+    @classmethod
+    def _check_dsn(cls, value: SecretStr) -> SecretStr:
+        if not _DSN.fullmatch(value.get_secret_value()):
+            raise ValueError("neither a URL nor a connection string")
+        return value
+
+    @field_validator("schema_name")
+    @classmethod
+    def _check_schema(cls, value: str) -> str:
+        if not _SCHEMA.fullmatch(value):
+            raise ValueError("not a plain name")
+        return value
+
+
+_RETENTION = allowed("seconds, 1 or more, or -1 for ever")
+
+
+class TopicsSettings(Section):
+    """What `pipeline topics apply` declares."""
+
+    partitions: int = Field(12, ge=1, le=10_000, description="Partitions of main, retry and DLQ topics.")
+    events_partitions: int = Field(6, ge=1, le=10_000, description="Partitions of the events topic.")
+    replication: int = Field(1, ge=1, le=32, description="Replicas of each partition; 3 in production.")
+    min_insync_replicas: int = Field(
+        1,
+        ge=1,
+        le=32,
+        description="Replicas that must have a record before it is acknowledged; 2 in production.",
+    )
+    max_message_bytes: int = Field(
+        1_048_576, ge=1024, le=104_857_600, description="The largest record that a main topic takes."
+    )
+    main_retention: float = Field(
+        7 * DAY, description="How long main topics keep records.", json_schema_extra=_RETENTION
+    )
+    retry_retention: float = Field(
+        7 * DAY, description="How long retry topics keep records.", json_schema_extra=_RETENTION
+    )
+    dlq_retention: float = Field(
+        30 * DAY, description="How long DLQ topics keep records.", json_schema_extra=_RETENTION
+    )
+    events_retention: float = Field(
+        30 * DAY, description="How long the events topic keeps records.", json_schema_extra=_RETENTION
+    )
+
+    @field_validator("main_retention", "retry_retention", "dlq_retention", "events_retention")
+    @classmethod
+    def _check_retention(cls, value: float) -> float:
+        if value != -1 and value < 1:
+            raise ValueError("too short")
+        return value
+
+    @model_validator(mode="after")
+    def _check_replicas(self) -> TopicsSettings:
+        if self.min_insync_replicas > self.replication:
+            raise Clash(
+                "topics.min_insync_replicas",
+                self.min_insync_replicas,
+                f"at most topics.replication, which is {self.replication}",
+            )
+        return self
+
+    def to_core(self) -> TopicSettings:
+        """The same for `pipeline.core.topics`, which counts as Kafka does: in milliseconds."""
+        return TopicSettings(
+            partitions=self.partitions,
+            events_partitions=self.events_partitions,
+            replication=self.replication,
+            min_insync_replicas=self.min_insync_replicas,
+            max_message_bytes=self.max_message_bytes,
+            main_retention_ms=_millis(self.main_retention),
+            retry_retention_ms=_millis(self.retry_retention),
+            dlq_retention_ms=_millis(self.dlq_retention),
+            events_retention_ms=_millis(self.events_retention),
+        )
+
+
+def _millis(seconds: float) -> int:
+    return -1 if seconds == -1 else round(seconds * 1000)
+
+
+class RetrySettings(Section):
+    """The retry topics."""
+
+    tiers: Numbers = Field(
+        (10.0, 60.0, 600.0, 3600.0),
+        description="Delays that have a retry topic of their own.",
+        json_schema_extra=allowed("seconds, at least one, each above 0 and longer than the one before"),
+    )
+    outage_allowance: float = Field(
+        DAY,
+        ge=0,
+        le=365 * DAY,
+        description="How long all workers may be away without a waiting retry being deleted by its topic's retention.",
+    )
+
+    @field_validator("tiers")
+    @classmethod
+    def _check_tiers(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        names = [tier_name(tier) for tier in value]
+        if not value or min(value) < 0.001 or list(value) != sorted(value) or len(set(names)) < len(names):
+            raise ValueError("not ascending delays")
+        return value
+
+
+class PublisherSettings(Section):
+    """Publishing."""
+
+    timeout: float = Field(
+        10.0, ge=0.1, le=3600, description="How long a publish waits for the broker's acknowledgement."
+    )
+    buffer_timeout: float = Field(
+        5.0, ge=0, le=3600, description="How long a publish waits for room in a full local buffer."
+    )
+    linger_ms: float = Field(
+        2.0,
+        ge=0,
+        le=10_000,
+        description="How long a record waits for others to share its batch, in milliseconds.",
+    )
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field(
+        "lz4", description="Compression of batches."
+    )
+
+
+class WorkerSettings(Section):
+    """A worker process."""
+
+    concurrency: int = Field(16, ge=1, le=1024, description="Threads for handlers that are plain functions.")
+    async_concurrency: int = Field(
+        100, ge=1, le=100_000, description="`async` handlers running at the same time."
+    )
+    buffer_jobs: int = Field(
+        5000, ge=1, le=1_000_000, description="Fetched jobs that may wait for a free slot."
+    )
+    buffer_mb: float = Field(64.0, ge=0.1, le=65_536, description="The same in megabytes.")
+    delay_buffer_jobs: int = Field(
+        20_000, ge=1, le=10_000_000, description="Jobs that are not due yet and wait in memory."
+    )
+    batch_max: int = Field(500, ge=1, le=10_000, description="Jobs claimed or settled by one statement.")
+    poll_batch: int = Field(1000, ge=1, le=100_000, description="Records taken from the client by one poll.")
+    commit_interval: float = Field(1.0, ge=0.01, le=600, description="How often offsets are committed.")
+    drain_timeout: float = Field(
+        25.0, ge=0, le=86_400, description="How long running jobs may take to finish after SIGTERM."
+    )
+    revoke_timeout: float = Field(
+        5.0,
+        ge=0,
+        le=3600,
+        description="How long running jobs may take to finish when their partition is taken away.",
+    )
+    lease: float = Field(
+        15.0, ge=0.1, le=3600, description="A worker without a heartbeat for so long counts as dead."
+    )
+    heartbeat_interval: float = Field(
+        3.0, ge=0.01, le=1200, description="How often a worker renews its lease; at most a third of it."
+    )
+    held_recheck: float = Field(
+        1.0, ge=0.01, le=600, description="How soon a job that a live worker holds is looked at again."
+    )
+    session_timeout: float = Field(
+        10.0,
+        ge=0.1,
+        le=3600,
+        description="The group gives a silent worker's partitions to others after so long.",
+    )
+    max_poll_interval: float = Field(
+        300.0, ge=1, le=86_400, description="The group does the same with a worker that has stopped polling."
+    )
+    http_host: str = Field("127.0.0.1", min_length=1, description="Address of /metrics, /livez and /readyz.")
+    http_port: int | None = Field(
+        9464,
+        ge=0,
+        le=65_535,
+        description="Port of the same.",
+        json_schema_extra=allowed("0 to 65535 (0: any free one), or 'off'"),
+    )
+
+    @field_validator("http_port", mode="before")
+    @classmethod
+    def _read_off(cls, value: object) -> object:
+        return None if value in ("off", -1, "-1") else value
+
+    @model_validator(mode="after")
+    def _check_times(self) -> WorkerSettings:
+        if self.heartbeat_interval * 3 > self.lease * (1 + 1e-9):
+            raise Clash(
+                "worker.heartbeat_interval",
+                self.heartbeat_interval,
+                f"at most a third of worker.lease, which is {self.lease}",
+            )
+        for key in ("session_timeout", "revoke_timeout"):
+            if getattr(self, key) >= self.max_poll_interval:
+                raise Clash(
+                    f"worker.{key}",
+                    getattr(self, key),
+                    f"less than worker.max_poll_interval, which is {self.max_poll_interval}",
+                )
+        return self
+
+
+class LogSettings(Section):
+    """The log, on standard error."""
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="The least level that is written."
+    )
+    format: Literal["json", "text"] = Field(
+        "json", description="One JSON object a line, or lines for people."
+    )
+    moves: bool = Field(default=True, description="Write a line for each move of a job from state to state.")
+
+    @field_validator("level", mode="before")
+    @classmethod
+    def _read_level(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value
