@@ -65,7 +65,7 @@ def _after_failure(
     if outcome.permanent:
         return DeadLetter("permanent", outcome.failure, (Trigger.ERROR, Trigger.REJECTED))
     if job.attempt >= policy.max_attempts:
-        return DeadLetter("max_attempts", outcome.failure, (Trigger.ERROR, Trigger.MAX_RETRIES_EXCEEDED))
+        return DeadLetter(outcome.reason, outcome.failure, (Trigger.ERROR, Trigger.MAX_RETRIES_EXCEEDED))
     delay = policy.delay(job.attempt, rng) if outcome.retry_after is None else outcome.retry_after
     return RunLater(
         tier=choose_tier(delay, tiers),

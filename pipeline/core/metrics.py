@@ -24,7 +24,17 @@ __all__ = [
 UNKNOWN = "unknown"
 OTHER = "other"
 # Why a job died, as a label: any other reason is counted as `other`.
-DEAD_OUTCOMES = ("max_attempts", "permanent", "rejected", "undecodable", "unknown_type", "poison", OTHER)
+DEAD_OUTCOMES = (
+    "max_attempts",
+    "permanent",
+    "rejected",
+    "malformed",
+    "undecodable",
+    "unknown_schema",
+    "unknown_job_type",
+    "poison",
+    OTHER,
+)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 _JOB = ("job_type", "queue")
 

@@ -29,7 +29,7 @@ MAX_MESSAGE = 2_000
 MAX_STACK = 8_000
 
 
-class Signal(Exception):  # noqa: N818 - a signal is not an error
+class Signal(Exception):
     """The base of what a handler raises to steer its job."""
 
 
@@ -87,12 +87,15 @@ class Succeeded(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The attempt failed. `retry_after` overrides the policy's delay; `permanent` ends the job at once."""
+    """The attempt failed. `retry_after` overrides the policy's delay; `permanent` ends the job at once.
+
+    `reason` names the dead letter when the attempts are spent.
+    """
 
     failure: Failure
     retry_after: float | None = None
     permanent: bool = False
-    reason: str = "error"
+    reason: str = "max_attempts"
 
 
 class Rejected(NamedTuple):

@@ -1,0 +1,1 @@
+"""Publishing and working. Talks to the outside only through `pipeline.core.ports`."""

@@ -1,0 +1,254 @@
+"""What a worker has fetched and not finished: ready jobs, waiting ones, those in flight, and the offsets of all.
+
+Every record that was received is in exactly one place until it is done:
+
+    received -> ready (a queue per lane) or waiting (a heap by due time)
+    ready    -> in flight (taken to be claimed), or parked (its job is in flight here already)
+    in flight-> done, or back: to ready (the claim could not be asked), or waiting (held, looked at again later)
+
+One lock guards it all; every method is short and never blocks on anything else. Waiting records are read ahead of the
+partition's head, so no retry waits for the one before it, and none is given out before it is due.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from pipeline.core.offsets import OffsetTracker, Partition
+from pipeline.runtime.delivery import Delivery
+
+__all__ = ["Buffer", "Limits", "Load"]
+
+
+class Limits(NamedTuple):
+    """When to stop fetching: jobs and bytes from main topics, jobs from retry topics."""
+
+    jobs: int
+    bytes: int
+    waiting: int
+
+
+class Load(NamedTuple):
+    """What is held now, of main topics (`jobs`, `bytes`) and of retry topics (`waiting`)."""
+
+    jobs: int
+    bytes: int
+    waiting: int
+
+
+class Buffer:
+    """See the module. `lane_of` names the lane of a delivery; `is_retry` tells retry topics from main topics."""
+
+    def __init__(
+        self, *, lanes: Sequence[str], lane_of: Callable[[Delivery], str], is_retry: Callable[[str], bool]
+    ) -> None:
+        self._lane_of = lane_of
+        self._is_retry = is_retry
+        self._changed = threading.Condition()
+        self._tracker = OffsetTracker()
+        self._ready: dict[str, deque[Delivery]] = {lane: deque() for lane in lanes}
+        self._waiting: list[tuple[float, int, Delivery]] = []
+        self._sequence = 0
+        self._in_flight: dict[str, Delivery] = {}
+        self._parked: dict[str, list[Delivery]] = {}
+        self._flying: Counter[Partition] = Counter()
+        self._jobs = self._bytes = self._retries = 0
+
+    # --- assignments
+
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        with self._changed:
+            self._tracker.assign(partitions)
+
+    def assigned(self) -> list[Partition]:
+        with self._changed:
+            return self._tracker.assigned()
+
+    def withdraw(self, partitions: Iterable[Partition]) -> None:
+        """Drop what has not started of partitions that are going away; what is in flight goes on."""
+        gone = set(partitions)
+        with self._changed:
+            for lane, queue in self._ready.items():
+                self._ready[lane] = deque(d for d in queue if self._keep(d, gone))
+            self._waiting = [entry for entry in self._waiting if self._keep(entry[2], gone)]
+            heapq.heapify(self._waiting)
+            for job_id, parked in list(self._parked.items()):
+                self._parked[job_id] = [d for d in parked if self._keep(d, gone)]
+
+    def _keep(self, delivery: Delivery, gone: set[Partition]) -> bool:
+        if delivery.partition in gone:
+            self._uncount(delivery)
+            return False
+        return True
+
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """End the assignment: nothing of these partitions is tracked or committed from here on."""
+        gone = list(partitions)
+        with self._changed:
+            self._tracker.drop(gone)
+
+    def wait_landed(self, partitions: Sequence[Partition], timeout: float) -> bool:
+        """Wait until nothing of these partitions is in flight; False when `timeout` seconds were not enough."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not any(self._flying[p] for p in partitions), timeout)
+
+    # --- coming in
+
+    def receive(self, deliveries: Sequence[Delivery], now: float) -> int:
+        """Take in what was fetched; give how many were accepted (those of unassigned partitions are not)."""
+        accepted = 0
+        with self._changed:
+            for delivery in deliveries:
+                delivery.epoch = self._tracker.received(delivery.partition, delivery.record.offset)
+                if not delivery.epoch:
+                    continue
+                accepted += 1
+                self._count(delivery)
+                if delivery.due_at > now:
+                    self._wait(delivery)
+                else:
+                    self._ready[self._lane_of(delivery)].append(delivery)
+            self._changed.notify_all()
+        return accepted
+
+    def _wait(self, delivery: Delivery) -> None:
+        self._sequence += 1
+        heapq.heappush(self._waiting, (delivery.due_at, self._sequence, delivery))
+
+    # --- going out
+
+    def wait_work(self, lanes: Sequence[str], *, now: float, timeout: float) -> bool:
+        """Wait until a job of one of the lanes can be taken, or something changes; True when one is ready.
+
+        `now` is the clock's time at the call: the wait ends when the next waiting job falls due.
+        """
+        with self._changed:
+            self._promote_due(now)
+            if any(self._ready[lane] for lane in lanes):
+                return True
+            if self._waiting:
+                timeout = min(timeout, self._waiting[0][0] - now)
+            self._changed.wait(max(0.0, timeout))
+            return any(self._ready[lane] for lane in lanes)
+
+    def wake(self) -> None:
+        """End a `wait_work`: capacity came back, or the worker stops."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def take(self, lane: str, limit: int, now: float) -> list[Delivery]:
+        """Take up to `limit` jobs of a lane to be claimed. Jobs in flight here are parked, not taken."""
+        taken: list[Delivery] = []
+        with self._changed:
+            self._promote_due(now)
+            queue = self._ready[lane]
+            while queue and len(taken) < limit:
+                delivery = queue.popleft()
+                job_id = delivery.job.job_id
+                if job_id in self._in_flight:
+                    self._parked.setdefault(job_id, []).append(delivery)
+                    continue
+                self._in_flight[job_id] = delivery
+                self._flying[delivery.partition] += 1
+                taken.append(delivery)
+        return taken
+
+    def _promote_due(self, now: float) -> None:
+        while self._waiting and self._waiting[0][0] <= now:
+            delivery = heapq.heappop(self._waiting)[2]
+            self._ready[self._lane_of(delivery)].append(delivery)
+
+    # --- coming back
+
+    def done(self, deliveries: Iterable[Delivery]) -> None:
+        """These need no more work: their offsets are done, unless their assignment is over."""
+        with self._changed:
+            for delivery in deliveries:
+                self._land(delivery)
+                self._uncount(delivery)
+                self._tracker.done(delivery.partition, delivery.record.offset, delivery.epoch)
+            self._changed.notify_all()
+
+    def put_back(self, deliveries: Sequence[Delivery]) -> None:
+        """These could not be claimed: first in line again."""
+        with self._changed:
+            for delivery in reversed(deliveries):
+                if self._return(delivery):
+                    self._ready[self._lane_of(delivery)].appendleft(delivery)
+
+    def hold(self, deliveries: Iterable[Delivery], until: float) -> None:
+        """Look at these again at `until` (epoch seconds)."""
+        with self._changed:
+            for delivery in deliveries:
+                if self._return(delivery):
+                    delivery.due_at = until
+                    delivery.token = 0
+                    self._wait(delivery)
+            self._changed.notify_all()
+
+    def hand_back(self, deliveries: Iterable[Delivery]) -> None:
+        """Claimed here but not run: whoever reads the records next runs them. Their offsets stay open."""
+        with self._changed:
+            for delivery in deliveries:
+                self._land(delivery)
+                self._uncount(delivery)
+            self._changed.notify_all()
+
+    def hand_back_all(self) -> None:
+        """The worker goes: nothing in flight will come back."""
+        self.hand_back(list(self._in_flight.values()))
+
+    def _return(self, delivery: Delivery) -> bool:
+        """Take it out of flight; False when its assignment is over, then it is gone."""
+        self._land(delivery)
+        if self._tracker.epoch(delivery.partition) == delivery.epoch:
+            return True
+        self._uncount(delivery)
+        return False
+
+    def _land(self, delivery: Delivery) -> None:
+        job_id = delivery.job.job_id
+        del self._in_flight[job_id]
+        self._flying[delivery.partition] -= 1
+        for parked in self._parked.pop(job_id, ()):
+            self._ready[self._lane_of(parked)].appendleft(parked)
+
+    # --- offsets and figures
+
+    def current(self, delivery: Delivery) -> bool:
+        """Whether the assignment that the delivery came in still lasts."""
+        with self._changed:
+            return self._tracker.epoch(delivery.partition) == delivery.epoch
+
+    def take_commits(self, only: Iterable[Partition] | None = None) -> dict[Partition, int]:
+        with self._changed:
+            return self._tracker.take_commits(only)
+
+    def commit_failed(self, partitions: Iterable[Partition]) -> None:
+        with self._changed:
+            self._tracker.commit_failed(partitions)
+
+    def load(self) -> Load:
+        with self._changed:
+            return Load(self._jobs, self._bytes, self._retries)
+
+    def in_flight(self) -> int:
+        with self._changed:
+            return len(self._in_flight)
+
+    def _count(self, delivery: Delivery) -> None:
+        self._add(delivery, 1)
+
+    def _uncount(self, delivery: Delivery) -> None:
+        self._add(delivery, -1)
+
+    def _add(self, delivery: Delivery, sign: int) -> None:
+        if self._is_retry(delivery.partition.topic):
+            self._retries += sign
+        else:
+            self._jobs += sign
+            self._bytes += sign * delivery.record.size

@@ -1,0 +1,155 @@
+"""Claims taken jobs in one round-trip, and readies the granted ones to run.
+
+A batch that could not be asked goes back to where it was: nothing is lost, no attempt is burnt.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from pipeline.core.claims import Claim, Verdict
+from pipeline.core.clock import Clock
+from pipeline.core.events import moves_of_claim
+from pipeline.core.metrics import Metrics
+from pipeline.core.outcome import Failed, Failure, Outcome, Rejected, describe_failure
+from pipeline.core.ports import Codec, JobStore
+from pipeline.errors import PayloadError, UnknownWriterSchema
+from pipeline.runtime.buffer import Buffer
+from pipeline.runtime.delivery import Delivery, Run
+from pipeline.runtime.events import EventSink
+from pipeline.runtime.handlers import Registry
+
+__all__ = ["Claimer"]
+
+log = logging.getLogger("pipeline.claim")
+
+
+class Claimer:
+    """`claim` is called by one thread; `on_runs` takes runs that ended before their handler could start."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: str,
+        buffer: Buffer,
+        store: JobStore,
+        codec: Codec,
+        registry: Registry,
+        clock: Clock,
+        metrics: Metrics,
+        events: EventSink,
+        held_recheck: float,
+        on_runs: Callable[[Sequence[Run]], None],
+    ) -> None:
+        self._worker_id = worker_id
+        self._buffer = buffer
+        self._store = store
+        self._codec = codec
+        self._registry = registry
+        self._clock = clock
+        self._metrics = metrics
+        self._events = events
+        self._held_recheck = held_recheck
+        self._on_runs = on_runs
+
+    def claim(self, taken: Sequence[Delivery]) -> list[Delivery]:
+        """Give the deliveries that this worker shall run now, payload decoded. Raises `StoreUnavailable`."""
+        try:
+            claims = self._store.claim(self._worker_id, [d.claim_request() for d in taken])
+        except BaseException:
+            self._buffer.put_back(taken)
+            raise
+        granted: list[Delivery] = []
+        duplicates: list[Delivery] = []
+        held: list[Delivery] = []
+        moves = []
+        now = self._clock.time()
+        for delivery, claim in zip(taken, claims, strict=True):
+            if claim.verdict is Verdict.CLAIMED:
+                delivery.token = claim.token
+                granted.append(delivery)
+                moves.extend(moves_of_claim(delivery.job, claim, worker=self._worker_id, at=now))
+                if claim.previous:
+                    self._tell_rescue(delivery, claim)
+            else:
+                (duplicates if claim.verdict is Verdict.DUPLICATE else held).append(delivery)
+        self._events.claimed(moves)
+        self._put_away(duplicates, held, now)
+        self._count(granted, now)
+        return self._decode(granted, now)
+
+    def _put_away(self, duplicates: list[Delivery], held: list[Delivery], now: float) -> None:
+        if duplicates:
+            self._buffer.done(duplicates)
+            for (job_type, queue), count in _by_type(duplicates).items():
+                self._metrics.duplicates(job_type, queue, count)
+        if held:
+            self._buffer.hold(held, now + self._held_recheck)
+            for (job_type, queue), count in _by_type(held).items():
+                self._metrics.held(job_type, queue, count)
+
+    def _count(self, granted: list[Delivery], now: float) -> None:
+        waits: dict[tuple[str, str], list[float]] = {}
+        for delivery in granted:
+            job = delivery.job
+            waits.setdefault((job.job_type, job.queue), []).append(
+                max(0.0, now - max(job.enqueued_at, job.not_before))
+            )
+        for (job_type, queue), values in waits.items():
+            self._metrics.claimed(job_type, queue, len(values))
+            self._metrics.observe_waiting(job_type, queue, values)
+
+    def _decode(self, granted: list[Delivery], now: float) -> list[Delivery]:
+        ready: list[Delivery] = []
+        refused: list[Run] = []
+        for delivery in granted:
+            outcome = self._open(delivery)
+            if outcome is None:
+                ready.append(delivery)
+            else:
+                refused.append(Run(delivery, outcome, now, now))
+        if refused:
+            self._on_runs(refused)
+        return ready
+
+    def _open(self, delivery: Delivery) -> Outcome | None:
+        """Decode the payload; an outcome when it cannot be: dead at once, with its bytes untouched."""
+        if delivery.problem:
+            return Rejected(Failure("MalformedRecord", delivery.problem), "malformed")
+        delivery.handler = self._registry.handler(delivery.job.job_type)
+        if delivery.handler is None:
+            # A newer publisher again: the job goes round until a worker that has the handler meets it.
+            return Failed(self._no_handler(delivery), reason="unknown_job_type")
+        try:
+            delivery.payload = self._codec.decode(delivery.job.job_type, delivery.record.value or b"")
+        except UnknownWriterSchema as error:
+            # A newer publisher: another worker, or this one after its upgrade, may know the schema.
+            return Failed(describe_failure(error), reason="unknown_schema")
+        except PayloadError as error:
+            return Rejected(describe_failure(error), "undecodable")
+        return None
+
+    def _no_handler(self, delivery: Delivery) -> Failure:
+        known = ", ".join(sorted(handler.job_type.name for handler in self._registry.handlers()))
+        return Failure(
+            "UnknownJobType", f"no handler for job type {delivery.job.job_type!r}; this worker has: {known}"
+        )
+
+    def _tell_rescue(self, delivery: Delivery, claim: Claim) -> None:
+        self._metrics.rescued(delivery.job.job_type, delivery.job.queue, 1)
+        log.warning(
+            "job taken over from a worker that is gone",
+            extra={
+                "action": "rescued",
+                "job_id": delivery.job.job_id,
+                "job_type": delivery.job.job_type,
+                "previous_worker": claim.previous,
+                "token": claim.token,
+            },
+        )
+
+
+def _by_type(deliveries: Sequence[Delivery]) -> Counter[tuple[str, str]]:
+    return Counter((d.job.job_type, d.job.queue) for d in deliveries)

@@ -1,0 +1,64 @@
+"""A fetched record on its way through a worker, and the end of its run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+from pipeline.core.claims import ClaimRequest
+from pipeline.core.job import Job, Record
+from pipeline.core.offsets import Partition
+from pipeline.core.outcome import Outcome
+from pipeline.runtime.handlers import Handler
+
+__all__ = ["Delivery", "Run"]
+
+
+class Delivery:
+    """One record that this worker received. `epoch` is the assignment that it came in; `token` is 0 until claimed.
+
+    `payload` and `handler` are set when it is about to run.
+    """
+
+    __slots__ = ("due_at", "epoch", "handler", "job", "partition", "payload", "problem", "record", "token")
+
+    def __init__(self, record: Record, partition: Partition, job: Job, problem: str) -> None:
+        self.record = record
+        self.partition = partition
+        self.job = job
+        self.problem = problem
+        self.epoch = 0
+        self.due_at = job.not_before
+        self.token = 0
+        self.payload: BaseModel | None = None
+        self.handler: Handler | None = None
+
+    def claim_request(self) -> ClaimRequest:
+        job, record = self.job, self.record
+        return ClaimRequest(
+            job.job_id,
+            job.job_type,
+            job.tenant,
+            job.queue,
+            job.attempt,
+            job.hop,
+            record.topic,
+            record.partition,
+            record.offset,
+            job.enqueued_at,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Delivery({self.job.job_id} {self.partition.topic}/{self.partition.number}@{self.record.offset})"
+        )
+
+
+class Run(NamedTuple):
+    """What a handler run gave. Times are epoch seconds."""
+
+    delivery: Delivery
+    outcome: Outcome
+    started_at: float
+    finished_at: float

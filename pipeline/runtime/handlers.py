@@ -1,0 +1,115 @@
+"""Which function handles which job type, and what a handler is told."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from pipeline.core.job import Job
+from pipeline.core.job_type import JobType
+from pipeline.errors import ConfigError, UnknownJobType
+
+__all__ = ["ASYNC", "THREAD", "Context", "Handler", "Registry"]
+
+THREAD = "thread"
+ASYNC = "async"
+
+
+class Context:
+    """What a handler may know of its job beside the payload. `fencing_token` rises with each claim of the job."""
+
+    __slots__ = ("fencing_token", "job")
+
+    def __init__(self, job: Job, fencing_token: int) -> None:
+        self.job = job
+        self.fencing_token = fencing_token
+
+    @property
+    def job_id(self) -> str:
+        return self.job.job_id
+
+    @property
+    def tenant(self) -> str:
+        return self.job.tenant
+
+    @property
+    def attempt(self) -> int:
+        """The first is 1."""
+        return self.job.attempt
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A handler as registered: `call` takes the payload and the context, whatever the function itself takes."""
+
+    job_type: JobType[Any]
+    lane: str
+    call: Callable[[BaseModel, Context], Any]
+
+
+class Registry:
+    """Job types and their handlers. Filled when modules are imported, read by publishers and workers."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, JobType[Any]] = {}
+        self._handlers: dict[str, Handler] = {}
+
+    def declare(self, job_type: JobType[Any]) -> None:
+        """Raises `ConfigError` when another job type has the name."""
+        known = self._types.get(job_type.name)
+        if known is not None and known != job_type:
+            raise ConfigError(
+                f"job type {job_type.name!r} is declared twice, with {known.model} and {job_type.model}"
+            )
+        self._types[job_type.name] = job_type
+
+    def handle(self, job_type: JobType[Any], function: Callable[..., Any]) -> None:
+        """Raises `ConfigError` when the type has a handler, or the function cannot be called as one."""
+        name = job_type.name
+        if self._types.get(name) is not job_type:
+            raise UnknownJobType(
+                f"job type {name!r} is not declared in this application; declared: {self._names()}"
+            )
+        if name in self._handlers:
+            raise ConfigError(f"job type {name!r} has a handler already")
+        lane = ASYNC if inspect.iscoroutinefunction(function) else THREAD
+        self._handlers[name] = Handler(job_type, lane, _with_context(name, function))
+
+    def job_type(self, name: str) -> JobType[Any]:
+        """Raises `UnknownJobType`."""
+        try:
+            return self._types[name]
+        except KeyError:
+            raise UnknownJobType(f"job type {name!r} is not declared; declared: {self._names()}") from None
+
+    def job_types(self) -> list[JobType[Any]]:
+        return list(self._types.values())
+
+    def handler(self, name: str) -> Handler | None:
+        return self._handlers.get(name)
+
+    def handlers(self) -> Iterable[Handler]:
+        return self._handlers.values()
+
+    def _names(self) -> str:
+        return ", ".join(sorted(self._types)) or "none"
+
+
+def _with_context(
+    name: str, function: Callable[..., Any]
+) -> Callable[[BaseModel, Context], Any | Awaitable[Any]]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    count = sum(p.kind in kinds for p in parameters)
+    takes_any = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    if count >= 2 or takes_any:
+        return function
+    if count == 1:
+        return lambda payload, _context: function(payload)
+    raise ConfigError(
+        f"handler of job type {name!r} takes {count} arguments; allowed: (payload) or (payload, context)"
+    )

@@ -1,0 +1,148 @@
+"""The consumer's side of a worker: fetch, back-pressure, commits, rebalances. All on the thread that owns the consumer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from pipeline.core.clock import Clock
+from pipeline.core.headers import parse_job
+from pipeline.core.job import Record
+from pipeline.core.offsets import Partition
+from pipeline.core.ports import JobConsumer
+from pipeline.runtime.buffer import Buffer, Limits
+from pipeline.runtime.delivery import Delivery
+
+__all__ = ["Intake", "IntakeSettings"]
+
+log = logging.getLogger("pipeline.intake")
+
+POLL_SECONDS = 0.05
+
+
+class IntakeSettings(NamedTuple):
+    """Batch size of a poll, seconds between commits, seconds that a revoked partition's running jobs get, limits."""
+
+    poll_batch: int
+    commit_interval: float
+    revoke_timeout: float
+    limits: Limits
+
+
+class Intake:
+    """A `RebalanceListener`. `step` is called in a loop, by one thread, until the worker has drained."""
+
+    def __init__(
+        self,
+        *,
+        consumer: JobConsumer,
+        buffer: Buffer,
+        settings: IntakeSettings,
+        queue_of: Callable[[str], str],
+        is_retry: Callable[[str], bool],
+        clock: Clock,
+        before_commit: Callable[[], None],
+    ) -> None:
+        self._consumer = consumer
+        self._buffer = buffer
+        self._settings = settings
+        self._queue_of = queue_of
+        self.is_retry = is_retry
+        self._clock = clock
+        self._before_commit = before_commit
+        self._commit_due = 0.0
+        self._paused: set[Partition] = set()
+        self._main_full = self._waiting_full = self._draining = False
+
+    # --- the loop's body
+
+    def step(self) -> int:
+        """Fetch once, then commit if it is time; give how many records came."""
+        records = self._consumer.poll(self._settings.poll_batch, POLL_SECONDS)
+        if records:
+            self._buffer.receive([self._delivery(record) for record in records], self._clock.time())
+        self._press_back()
+        if self._clock.monotonic() >= self._commit_due:
+            self.commit()
+        return len(records)
+
+    def _delivery(self, record: Record) -> Delivery:
+        job, problem = parse_job(record, queue=self._queue_of(record.topic))
+        return Delivery(record, Partition(record.topic, record.partition), job, problem)
+
+    def commit(self, *, wait: bool = False) -> None:
+        """Commit what is done. Offsets that the broker refused are computed anew next time."""
+        self._commit_due = self._clock.monotonic() + self._settings.commit_interval
+        self._buffer.commit_failed(self._consumer.failed_commits())
+        offsets = self._buffer.take_commits()
+        self._before_commit()
+        if offsets and not self._consumer.commit(offsets, wait=wait):
+            self._buffer.commit_failed(offsets)
+
+    def drain(self) -> None:
+        """Fetch nothing more; polling goes on, to stay in the group and to commit."""
+        self._draining = True
+
+    # --- back-pressure
+
+    def _press_back(self) -> None:
+        """Pause what is full until there is room again. Retries that wait must not stop main topics, nor the other way."""
+        load, limits = self._buffer.load(), self._settings.limits
+        self._main_full = _full(self._main_full, 0.5, load.jobs / limits.jobs, load.bytes / limits.bytes)
+        self._waiting_full = _full(self._waiting_full, 0.9, load.waiting / limits.waiting)
+        wanted = {p for p in self._buffer.assigned() if self._must_pause(p)}
+        if pause := wanted - self._paused:
+            self._consumer.pause(sorted(pause))
+        if resume := self._paused - wanted:
+            self._consumer.resume(sorted(resume))
+        self._paused = wanted
+
+    def _must_pause(self, partition: Partition) -> bool:
+        return self._draining or (self._waiting_full if self.is_retry(partition.topic) else self._main_full)
+
+    def fill(self) -> float:
+        """How full the buffer for main topics is, from 0 to 1 and a little beyond."""
+        load, limits = self._buffer.load(), self._settings.limits
+        return max(load.jobs / limits.jobs, load.bytes / limits.bytes)
+
+    def paused(self) -> int:
+        return len(self._paused)
+
+    # --- rebalances, called from within poll
+
+    def on_assigned(self, partitions: Sequence[Partition]) -> None:
+        self._buffer.assign(partitions)
+        log.info("partitions assigned", extra={"action": "assigned", "partitions": _names(partitions)})
+
+    def on_revoked(self, partitions: Sequence[Partition]) -> None:
+        """Drop what has not started, let what runs finish within the bound, commit, forget."""
+        self._buffer.withdraw(partitions)
+        landed = self._buffer.wait_landed(partitions, self._settings.revoke_timeout)
+        self._before_commit()
+        offsets = self._buffer.take_commits(partitions)
+        if offsets:
+            self._consumer.commit(offsets, wait=True)
+        self._forget(partitions)
+        log.info(
+            "partitions revoked",
+            extra={"action": "revoked", "partitions": _names(partitions), "all_done": landed},
+        )
+
+    def on_lost(self, partitions: Sequence[Partition]) -> None:
+        """Another member owns them already: a commit now would move its offsets back."""
+        self._buffer.withdraw(partitions)
+        self._forget(partitions)
+        log.warning("partitions lost", extra={"action": "lost", "partitions": _names(partitions)})
+
+    def _forget(self, partitions: Sequence[Partition]) -> None:
+        self._buffer.forget(partitions)
+        self._paused.difference_update(partitions)
+
+
+def _full(was_full: bool, resume_at: float, *fills: float) -> bool:  # noqa: FBT001 - the state of a two-point switch
+    return max(fills) >= (resume_at if was_full else 1.0)
+
+
+def _names(partitions: Sequence[Partition]) -> list[str]:
+    return [f"{p.topic}/{p.number}" for p in partitions]

@@ -1,0 +1,80 @@
+"""The next record of a job: retry, dead letter, replay. Key and value are copied byte for byte."""
+
+from __future__ import annotations
+
+from pipeline.core import headers as h
+from pipeline.core.decision import DeadLetter, RunLater
+from pipeline.core.job import Job, Record
+from pipeline.core.outcome import Failure, shorten
+from pipeline.core.ports import Outgoing
+from pipeline.runtime.delivery import Delivery
+
+__all__ = ["dead_letter", "replay_record", "retry_record"]
+
+# A record must not grow with its hops: in headers only the first and the last error, and short ones.
+MESSAGE_BYTES = 1_000
+STACK_BYTES = 4_000
+
+
+def retry_record(delivery: Delivery, decision: RunLater, *, topic: str, group: str, now: float) -> Outgoing:
+    """A record for the retry topic, due at the decision's time."""
+    job, record = delivery.job, delivery.record
+    changes: dict[str, bytes | None] = {
+        h.ATTEMPT: b"%d" % decision.attempt,
+        h.HOP: b"%d" % (job.hop + 1),
+        h.NOT_BEFORE: f"{decision.due_at:.3f}".encode(),
+    }
+    if decision.failure is not None:
+        changes.update(_errors(record, decision.failure, group=group, now=now))
+    return Outgoing(topic, record.key, record.value, h.forward_headers(record, changes))
+
+
+def dead_letter(delivery: Delivery, decision: DeadLetter, *, topic: str, group: str, now: float) -> Outgoing:
+    """A record for the DLQ. It carries usable identity headers even when the record itself had none."""
+    job, record = delivery.job, delivery.record
+    changes: dict[str, bytes | None] = {
+        h.REASON: decision.reason.encode(),
+        h.NOT_BEFORE: None,
+        **_identity(record, job),
+        **_errors(record, decision.failure, group=group, now=now),
+    }
+    return Outgoing(topic, record.key, record.value, h.forward_headers(record, changes))
+
+
+def replay_record(letter: Record, job: Job, *, topic: str) -> Outgoing:
+    """A record for the main topic: same id, key and bytes, attempts afresh, error headers gone, replays counted."""
+    changes: dict[str, bytes | None] = {
+        h.ATTEMPT: b"1",
+        h.HOP: b"%d" % (job.hop + 1),
+        h.REPLAYS: b"%d" % (job.replays + 1),
+        h.NOT_BEFORE: None,
+        h.REASON: None,
+    }
+    headers = h.forward_headers(letter, changes, drop=(h.FIRST, h.LAST))
+    return Outgoing(topic, letter.key, letter.value, headers)
+
+
+def _identity(record: Record, job: Job) -> dict[str, bytes | None]:
+    """Identity for a record that lacks a usable id: without it a replay could not be recognised."""
+    if dict(record.headers).get(h.ID) == job.job_id.encode():
+        return {}
+    return {h.ID: job.job_id.encode(), h.HOP: b"%d" % job.hop}
+
+
+def _errors(record: Record, failure: Failure, *, group: str, now: float) -> dict[str, bytes | None]:
+    """`pipeline-last-*` now, and `pipeline-first-*` when the record has none yet."""
+    facts = {
+        "topic": record.topic,
+        "partition": str(record.partition),
+        "offset": str(record.offset),
+        "timestamp": f"{record.timestamp:.3f}",
+        "group": group,
+        "at": f"{now:.3f}",
+        "error-class": failure.error_class,
+        "error-message": shorten(failure.message, MESSAGE_BYTES),
+        "error-stack": shorten(failure.stack, STACK_BYTES),
+    }
+    values: dict[str, bytes | None] = {h.LAST + name: value.encode() for name, value in facts.items()}
+    if not any(name.startswith(h.FIRST) for name, _ in record.headers):
+        values.update({h.FIRST + name: value.encode() for name, value in facts.items()})
+    return values

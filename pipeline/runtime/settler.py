@@ -1,0 +1,209 @@
+"""Settles runs: effect -> next record acknowledged -> state moved, if the token still holds -> offset done.
+
+A crash between any two steps gives a redelivery, never a loss. What cannot be finished now (broker away, Postgres away)
+stays in the batch and is tried again; nothing is passed over, and no next record is published twice for one run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from pipeline.core.backoff import Backoff, Random, RetryPolicy
+from pipeline.core.claims import Settled, Settlement
+from pipeline.core.clock import Clock
+from pipeline.core.decision import DeadLetter, Decision, RunLater, decide
+from pipeline.core.events import Move, moves_of_decision
+from pipeline.core.metrics import Metrics
+from pipeline.core.ports import JobProducer, JobStore, Outgoing
+from pipeline.core.state import JobState
+from pipeline.core.topics import TopicNames
+from pipeline.runtime.buffer import Buffer
+from pipeline.runtime.delivery import Delivery, Run
+from pipeline.runtime.events import EventSink
+from pipeline.runtime.onward import dead_letter, retry_record
+
+__all__ = ["Settler", "Unsettled"]
+
+log = logging.getLogger("pipeline.settle")
+
+_UNDECLARED = Backoff()
+
+
+class Unsettled:
+    """A run that is being settled: its decision, and the next record until that is acknowledged."""
+
+    __slots__ = ("decision", "next_record", "run")
+
+    def __init__(self, run: Run, decision: Decision, next_record: Outgoing | None) -> None:
+        self.run = run
+        self.decision = decision
+        self.next_record = next_record
+
+    def settlement(self) -> Settlement:
+        run, decision = self.run, self.decision
+        job = run.delivery.job
+        later = isinstance(decision, RunLater)
+        return Settlement(
+            job_id=job.job_id,
+            token=run.delivery.token,
+            state=decision.state,
+            attempt=job.attempt,
+            hop=job.hop + 1 if later else job.hop,
+            started_at=run.started_at,
+            finished_at=run.finished_at,
+            due_at=decision.due_at if isinstance(decision, RunLater) else 0.0,
+            reason="" if isinstance(decision, RunLater) else decision.reason,
+            failure=None if not isinstance(decision, RunLater | DeadLetter) else decision.failure,
+        )
+
+
+class Settler:
+    """`settle` is called by one thread."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: str,
+        group: str,
+        buffer: Buffer,
+        store: JobStore,
+        producer: JobProducer,
+        names: TopicNames,
+        tiers: Sequence[float],
+        policy_of: Callable[[str], RetryPolicy | None],
+        clock: Clock,
+        rng: Random,
+        metrics: Metrics,
+        events: EventSink,
+        held_recheck: float,
+    ) -> None:
+        self._worker_id = worker_id
+        self._group = group
+        self._buffer = buffer
+        self._store = store
+        self._producer = producer
+        self._names = names
+        self._tiers = tiers
+        self._policy_of = policy_of
+        self._clock = clock
+        self._rng = rng
+        self._metrics = metrics
+        self._events = events
+        self._held_recheck = held_recheck
+
+    def decide(self, run: Run) -> Unsettled:
+        """Decide once what follows from a run; the decision stays the same however often settling is tried."""
+        job = run.delivery.job
+        policy = self._policy_of(job.job_type) or _UNDECLARED
+        decision = decide(job, run.outcome, policy, tiers=self._tiers, now=run.finished_at, rng=self._rng)
+        return Unsettled(run, decision, self._next_record(run.delivery, decision))
+
+    def _next_record(self, delivery: Delivery, decision: Decision) -> Outgoing | None:
+        if isinstance(decision, RunLater):
+            topic = self._names.retry(delivery.job.queue, decision.tier)
+            return retry_record(delivery, decision, topic=topic, group=self._group, now=self._clock.time())
+        if isinstance(decision, DeadLetter):
+            topic = self._names.dlq(delivery.job.queue)
+            return dead_letter(delivery, decision, topic=topic, group=self._group, now=self._clock.time())
+        return None
+
+    def settle(self, batch: Sequence[Unsettled]) -> list[Unsettled]:
+        """Settle what can be settled; give back what must be tried again. Raises `StoreUnavailable`."""
+        ready, stuck = self._publish_next(batch)
+        if ready:
+            results = self._store.settle(self._worker_id, [item.settlement() for item in ready])
+            self._finish(ready, results)
+        return stuck
+
+    def _publish_next(self, batch: Sequence[Unsettled]) -> tuple[list[Unsettled], list[Unsettled]]:
+        due = [(item, item.next_record) for item in batch if item.next_record is not None]
+        for (item, _), delivered in zip(
+            due, self._producer.send_all([record for _, record in due]), strict=True
+        ):
+            if delivered.error is None:
+                item.next_record = None
+            else:
+                self._log_stuck(item, delivered.error)
+        ready = [item for item in batch if item.next_record is None]
+        return ready, [item for item in batch if item.next_record is not None]
+
+    def _finish(self, items: Sequence[Unsettled], results: Sequence[Settled]) -> None:
+        accepted: list[Unsettled] = []
+        refused: list[Unsettled] = []
+        moves: list[Move] = []
+        for item, settled in zip(items, results, strict=True):
+            if settled.accepted:
+                accepted.append(item)
+                moves.extend(self._moves(item))
+            else:
+                refused.append(item)
+                self._log_refused(item, settled)
+        self._events.settled(moves)
+        self._count(accepted)
+        self._buffer.done([item.run.delivery for item in accepted])
+        if refused:
+            # Another worker holds the job, or finished it. The record is judged again: it ends as a duplicate.
+            now = self._clock.time()
+            self._buffer.hold([item.run.delivery for item in refused], now + self._held_recheck)
+
+    def _moves(self, item: Unsettled) -> list[Move]:
+        run = item.run
+        return moves_of_decision(
+            run.delivery.job,
+            item.decision,
+            worker=self._worker_id,
+            token=run.delivery.token,
+            started_at=run.started_at,
+            finished_at=run.finished_at,
+        )
+
+    def _count(self, accepted: Sequence[Unsettled]) -> None:
+        groups: dict[tuple[str, str, JobState, str], list[float]] = {}
+        for item in accepted:
+            job, run, decision = item.run.delivery.job, item.run, item.decision
+            why = decision.reason if isinstance(decision, DeadLetter) else ""
+            if isinstance(decision, RunLater) and decision.failure is None:
+                why = "snoozed"
+            key = (job.job_type, job.queue, decision.state, why)
+            groups.setdefault(key, []).append(max(0.0, run.finished_at - run.started_at))
+        for (job_type, queue, state, why), seconds in groups.items():
+            self._metrics.observe_processing(job_type, queue, seconds, outcome=state.value)
+            self._count_ends(job_type, queue, state, why, n=len(seconds))
+
+    def _count_ends(self, job_type: str, queue: str, state: JobState, why: str, *, n: int) -> None:
+        metrics = self._metrics
+        if state is JobState.COMPLETED:
+            metrics.completed(job_type, queue, n)
+        elif state is JobState.CANCELLED:
+            metrics.cancelled(job_type, queue, n)
+        elif state is JobState.DEAD:
+            metrics.failed(job_type, queue, n)
+            metrics.dead(job_type, queue, n, outcome=why)
+        elif why == "snoozed":
+            metrics.snoozed(job_type, queue, n)
+        else:
+            metrics.failed(job_type, queue, n)
+            metrics.retried(job_type, queue, n)
+
+    def _log_stuck(self, item: Unsettled, error: Exception) -> None:
+        log.error(
+            "next record not written, will try again: %s",
+            error,
+            extra={"action": "next_record_failed", "job_id": item.run.delivery.job.job_id},
+        )
+
+    def _log_refused(self, item: Unsettled, settled: Settled) -> None:
+        job = item.run.delivery.job
+        self._metrics.fenced(job.job_type, job.queue, 1)
+        log.warning(
+            "settle refused: the claim has passed to another worker",
+            extra={
+                "action": "settle_refused",
+                "job_id": job.job_id,
+                "job_type": job.job_type,
+                "token": item.run.delivery.token,
+                "current_token": settled.current_token,
+                "state": item.decision.state.value,
+            },
+        )

@@ -1,0 +1,286 @@
+"""A worker process: one member of the consumer group, and the threads that carry its jobs.
+
+    poll thread (owns the consumer) -> buffer -> claim thread -> executors -> settle thread -> buffer -> commits
+
+The poll thread never waits for handlers or for Postgres. A thread of ours that dies stops the worker: half a worker would
+hold its partitions and do nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from pipeline.core.clock import Clock
+from pipeline.core.metrics import Metrics
+from pipeline.core.ports import JobConsumer, JobProducer, JobStore
+from pipeline.errors import StoreUnavailable
+from pipeline.runtime.buffer import Buffer
+from pipeline.runtime.claimer import Claimer
+from pipeline.runtime.delivery import Run
+from pipeline.runtime.events import EventSink
+from pipeline.runtime.executors import Executor
+from pipeline.runtime.heartbeat import Heartbeat
+from pipeline.runtime.intake import Intake
+from pipeline.runtime.settler import Settler, Unsettled
+
+__all__ = ["Worker", "WorkerParts", "WorkerSettings"]
+
+log = logging.getLogger("pipeline.worker")
+
+OUTAGE_PAUSE = 0.5  # seconds between tries while Postgres or Kafka is away
+IDLE_WAIT = 0.1
+CLOSING_SECONDS = 5.0  # what the last settles and events get after the drain
+
+
+class WorkerSettings(NamedTuple):
+    """`batch_max` jobs a claim or settle at most, `drain_timeout` seconds for running jobs at a stop, topics to read."""
+
+    worker_id: str
+    queue: str
+    topics: Sequence[str]
+    batch_max: int
+    drain_timeout: float
+
+
+class WorkerParts(NamedTuple):
+    """What a worker is made of; `pipeline.app` builds it."""
+
+    consumer: JobConsumer
+    producer: JobProducer
+    store: JobStore
+    buffer: Buffer
+    intake: Intake
+    claimer: Claimer
+    settler: Settler
+    executors: Mapping[str, Executor]
+    events: EventSink
+    heartbeat: Heartbeat
+    metrics: Metrics
+    results: Results
+    clock: Clock
+
+
+class Results:
+    """Runs on their way from the executors to the settle thread."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Sequence[Run]] = queue.SimpleQueue()
+
+    def put(self, runs: Sequence[Run]) -> None:
+        self._queue.put(runs)
+
+    def take(self, most: int, timeout: float) -> list[Run]:
+        """Wait up to `timeout` seconds for a first run, then give what is there, about `most`."""
+        taken: list[Run] = []
+        try:
+            taken.extend(self._queue.get(timeout=timeout))
+            while len(taken) < most:
+                taken.extend(self._queue.get_nowait())
+        except queue.Empty:
+            return taken
+        return taken
+
+
+class Worker:
+    """`run` blocks until the worker has stopped; `stop` may be called from any thread or signal handler."""
+
+    def __init__(self, parts: WorkerParts, settings: WorkerSettings) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._stopping = threading.Event()
+        self._at_once = threading.Event()
+        self._settled_all = threading.Event()
+        self._closing = threading.Event()
+        self._failure: BaseException | None = None
+        self._polled_at = 0.0
+        self._gauges_due = 0.0
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def worker_id(self) -> str:
+        return self._settings.worker_id
+
+    def stop(self) -> None:
+        """Drain and leave. Called again: at once, handing back what still runs."""
+        if self._stopping.is_set():
+            self._at_once.set()
+        self._stopping.set()
+
+    def run(self) -> int:
+        """Work until stopped; give the exit code. Raises what the start may raise: servers away, topics missing."""
+        parts = self._parts
+        parts.heartbeat.beat()
+        parts.consumer.subscribe(self._settings.topics, parts.intake)
+        for executor in parts.executors.values():
+            executor.start()
+        self._spawn("heartbeat", parts.heartbeat.loop)
+        claims = self._spawn("claim", self._claim_loop)
+        self._spawn("settle", self._settle_loop)
+        log.info("worker started", extra={"action": "started", "topics": list(self._settings.topics)})
+        try:
+            while not self._stopping.is_set():
+                self._poll_once()
+            self._drain(claims)
+        except Exception as error:  # noqa: BLE001 - told, and the worker leaves as well as it can
+            self._fail(error)
+        still_running = self._shut_down()
+        log.info("worker stopped", extra={"action": "stopped", "still_running": still_running})
+        return 1 if self._failure else 0
+
+    def problems(self) -> dict[str, str]:
+        """What keeps the worker from working, by name; empty when all is well."""
+        found = {}
+        if not self._parts.heartbeat.alive():
+            found["store"] = "the heartbeat could not be renewed: nothing is claimed"
+        if self._failure is not None:
+            found["worker"] = f"stopping after {type(self._failure).__name__}"
+        if self._parts.clock.monotonic() - self._polled_at > 30:
+            found["consumer"] = "not polled for 30 s"
+        return found
+
+    # --- threads
+
+    def _spawn(self, name: str, body: Callable[[], None]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                body()
+            except BaseException as error:  # noqa: BLE001 - a dead side task stops the process
+                self._fail(error)
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        return thread
+
+    def _fail(self, error: BaseException) -> None:
+        log.critical("worker fails: %s", error, exc_info=error, extra={"action": "failed"})
+        self._failure = self._failure or error
+        self._stopping.set()
+
+    def _poll_once(self) -> None:
+        parts = self._parts
+        self._polled_at = parts.clock.monotonic()
+        parts.intake.step()
+        for executor in parts.executors.values():
+            executor.check()
+        if self._polled_at >= self._gauges_due:
+            self._gauges_due = self._polled_at + 1.0
+            self._set_gauges()
+
+    def _set_gauges(self) -> None:
+        parts, queue = self._parts, self._settings.queue
+        lags = {"main": 0, "retry": 0}
+        for topic, lag in parts.consumer.lag().items():
+            lags["retry" if parts.intake.is_retry(topic) else "main"] += lag
+        for kind, lag in lags.items():
+            parts.metrics.set_lag(queue, kind, lag)
+        parts.metrics.set_buffer_fill(queue, parts.intake.fill())
+        parts.metrics.set_delayed(queue, parts.buffer.load().waiting)
+        parts.metrics.set_running(queue, sum(executor.outstanding() for executor in parts.executors.values()))
+
+    def _claim_loop(self) -> None:
+        parts = self._parts
+        while not self._stopping.is_set():
+            room = self._room()
+            ready = parts.buffer.wait_work(list(room), now=parts.clock.time(), timeout=IDLE_WAIT)
+            if ready and parts.heartbeat.alive():
+                for lane, limit in room.items():
+                    self._claim(lane, limit)
+            elif ready:
+                self._stopping.wait(IDLE_WAIT)
+
+    def _room(self) -> dict[str, int]:
+        """Lanes that want jobs. None do while many runs wait to be settled: what was claimed must end first."""
+        parts, batch_max = self._parts, self._settings.batch_max
+        running = sum(executor.outstanding() for executor in parts.executors.values())
+        if parts.buffer.in_flight() - running > 4 * batch_max:
+            return {}
+        capacities = {lane: executor.capacity() for lane, executor in parts.executors.items()}
+        return {lane: min(room, batch_max) for lane, room in capacities.items() if room}
+
+    def _claim(self, lane: str, limit: int) -> None:
+        parts = self._parts
+        taken = parts.buffer.take(lane, limit, parts.clock.time())
+        if not taken:
+            return
+        try:
+            granted = parts.claimer.claim(taken)
+        except StoreUnavailable as error:
+            log.warning("cannot claim: %s", error, extra={"action": "claim_failed"})
+            self._stopping.wait(OUTAGE_PAUSE)
+            return
+        if granted:
+            parts.executors[lane].submit(granted)
+
+    def _settle_loop(self) -> None:
+        parts, batch_max = self._parts, self._settings.batch_max
+        pending: list[Unsettled] = []
+        while True:
+            runs = parts.results.take(batch_max, 0.0 if pending else IDLE_WAIT)
+            pending.extend(parts.settler.decide(run) for run in runs)
+            if pending:
+                pending = self._settle(pending)
+            elif self._closing.is_set():
+                self._settled_all.set()
+                return
+
+    def _settle(self, pending: list[Unsettled]) -> list[Unsettled]:
+        batch, later = pending[: self._settings.batch_max], pending[self._settings.batch_max :]
+        try:
+            stuck = self._parts.settler.settle(batch)
+        except StoreUnavailable as error:
+            log.warning("cannot settle: %s", error, extra={"action": "settle_failed"})
+            stuck = batch
+        if stuck:
+            self._closing.wait(OUTAGE_PAUSE)
+        return stuck + later
+
+    # --- the end
+
+    def _drain(self, claims: threading.Thread) -> None:
+        """Start nothing more, let what runs finish until the deadline; the group is kept and offsets are committed."""
+        parts = self._parts
+        log.info("draining", extra={"action": "draining", "in_flight": parts.buffer.in_flight()})
+        parts.intake.drain()
+        deadline = parts.clock.monotonic() + self._settings.drain_timeout
+        while not self._at_once.is_set() and parts.clock.monotonic() < deadline:
+            self._poll_once()
+            if claims.is_alive():
+                continue
+            for executor in parts.executors.values():
+                parts.buffer.hand_back(executor.drop_unstarted())
+            if not parts.buffer.in_flight():
+                return
+
+    def _shut_down(self) -> int:
+        """Settle what ended, commit, leave; give how many handlers are still running."""
+        parts = self._parts
+        still_running = sum(executor.abandon() for executor in parts.executors.values())
+        self._closing.set()
+        if self._failure is None:
+            self._settled_all.wait(CLOSING_SECONDS)
+            parts.intake.commit(wait=True)
+        parts.buffer.hand_back_all()
+        parts.heartbeat.stop()
+        if not still_running:
+            self._leave()
+        parts.consumer.close()
+        unwritten = parts.producer.flush(CLOSING_SECONDS)
+        if unwritten:
+            log.error("records not written in time: %d", unwritten, extra={"action": "unwritten"})
+        parts.producer.close()
+        parts.store.close()
+        return still_running
+
+    def _leave(self) -> None:
+        """Let others claim what is handed back at once. While a handler still runs only the lease may free its job."""
+        try:
+            self._parts.store.leave(self.worker_id)
+        except StoreUnavailable as error:
+            log.warning(
+                "cannot sign off, the lease will end by itself: %s", error, extra={"action": "leave_failed"}
+            )
