@@ -1,0 +1,128 @@
+"""Logical types when reading: which are understood, how decimals are bounded, where versions must agree.
+
+fastavro applies the logical type of the *writer*, and turns bytes into a decimal of any size: a payload of a
+megabyte took 100 seconds. So schemas are rewritten before they are used for reading: decimals go through the
+bounded reader below, types that this package does not know stay plain.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from decimal import Context, Decimal
+from typing import Any
+
+from fastavro.read import LOGICAL_READERS
+
+from pipeline.adapters.avro.parsing import ParsedSchema, parse_record
+from pipeline.adapters.avro.tree import Schema, describe_type, kind, resolve
+
+__all__ = ["MAX_PRECISION", "disagreement", "logical_type", "reading_form"]
+
+MAX_PRECISION = 1000
+_PLAIN = {
+    ("string", "uuid"),
+    ("int", "date"),
+    ("long", "timestamp-millis"),
+    ("long", "timestamp-micros"),
+}
+_BOUNDED_DECIMAL = "pipeline-decimal"
+_EXACT = Context(prec=MAX_PRECISION)
+
+
+def logical_type(schema: Schema) -> str | None:
+    """The logical type that this package honours on this type; None for a plain or an unknown one."""
+    if not isinstance(schema, dict):
+        return None
+    name = str(schema.get("logicalType"))
+    if name == "decimal" and schema["type"] == "bytes":
+        return name if _is_decimal(schema) else None
+    return name if (schema["type"], name) in _PLAIN else None
+
+
+def reading_form(schema: ParsedSchema) -> dict[str, Any]:
+    """The schema to decode with: the same bytes, and only logical types that are safe."""
+    form, _ = parse_record(_rewrite(json.loads(schema.text)))
+    return form
+
+
+def disagreement(one: ParsedSchema, other: ParsedSchema) -> str | None:
+    """Where two versions give the same place another logical type, which no Avro check would notice."""
+    return _Comparison(one, other).differ(one.schema, other.schema, "")
+
+
+class _Comparison:
+    def __init__(self, one: ParsedSchema, other: ParsedSchema) -> None:
+        self._one = one
+        self._other = other
+
+    def differ(self, one: Schema, other: Schema, path: str) -> str | None:
+        one, other = resolve(one, self._one.named), resolve(other, self._other.named)
+        if _meaning(one) != _meaning(other):
+            return (
+                f"field {path[1:]!r} is {describe_type(one)} in one and {describe_type(other)} in the other"
+            )
+        theirs = _steps(other)
+        for step, child in _steps(one).items():
+            if step in theirs and (found := self.differ(child, theirs[step], path + _visible(step))):
+                return found
+        return None
+
+
+def _steps(schema: Schema) -> Mapping[str, Schema]:
+    """The schemas inside, by a key that finds the counterpart in another version."""
+    if isinstance(schema, list):
+        return {f"|{kind(branch)}": branch for branch in schema}
+    if not isinstance(schema, dict):
+        return {}
+    inside = {f".{field['name']}": field["type"] for field in schema.get("fields", ())}
+    return inside | {f"<{key}>": schema[key] for key in ("items", "values") if key in schema}
+
+
+def _visible(step: str) -> str:
+    return step if step.startswith(".") else ""
+
+
+def _meaning(schema: Schema) -> tuple[str | None, int]:
+    name = logical_type(schema)
+    scale = schema.get("scale", 0) if name == "decimal" and isinstance(schema, dict) else 0
+    return name, scale
+
+
+def _is_decimal(schema: Mapping[str, Any]) -> bool:
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    return isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= MAX_PRECISION
+
+
+def _rewrite(node: Schema) -> Schema:
+    if isinstance(node, list):
+        return [_rewrite(branch) for branch in node]
+    if isinstance(node, str):
+        return node
+    copy = {key: _rewrite(value) if key in ("items", "values") else value for key, value in node.items()}
+    if "fields" in node:
+        copy["fields"] = [{**field, "type": _rewrite(field["type"])} for field in node["fields"]]
+    if "logicalType" in node:
+        honoured = logical_type(node)
+        copy["logicalType"] = _BOUNDED_DECIMAL if honoured == "decimal" else honoured or "none"
+    return copy
+
+
+def _read_decimal(data: bytes, writer_schema: Mapping[str, Any] | None, _reader_schema: object) -> Decimal:
+    """Bytes to a decimal, refused when it has more digits than declared. The length is checked first."""
+    assert writer_schema is not None
+    precision, scale = writer_schema["precision"], writer_schema.get("scale", 0)
+    if len(data) <= _bytes_for(precision):
+        number = Decimal(int.from_bytes(data, "big", signed=True))
+        if number.adjusted() < precision:
+            return number.scaleb(-scale, _EXACT)
+    raise ValueError(f"a decimal of {len(data)} bytes exceeds its precision of {precision} digits")
+
+
+def _bytes_for(precision: int) -> int:
+    # 10 ** n needs at most 3.33 n bits; one bit for the sign, rounded up to whole bytes.
+    return (precision * 333 // 100 + 9) // 8
+
+
+# fastavro's own way to teach it a logical type. The name is ours, so nobody else's decimals change.
+LOGICAL_READERS[f"bytes-{_BOUNDED_DECIMAL}"] = _read_decimal

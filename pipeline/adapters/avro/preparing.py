@@ -1,0 +1,154 @@
+"""From a model's values to what fastavro writes, refusing what it would write wrongly.
+
+fastavro checks less than it seems: an Avro int of 2**40, a bool or a float as an int, a time without a zone
+(taken for local time) and a decimal of any size are all written without a word (each seen). A *preparer* takes
+one value and gives what to write, or raises `Unwritable`. None in place of a preparer means: write it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+__all__ = [
+    "Prepare",
+    "Unwritable",
+    "aware_datetime",
+    "bounded_decimal",
+    "bounded_int",
+    "instance",
+    "items_of",
+    "optional",
+    "plain_date",
+    "record",
+    "symbol",
+    "values_of",
+]
+
+Prepare: TypeAlias = Callable[[Any], Any]
+
+_ZERO = Decimal(0)
+
+
+class Unwritable(Exception):
+    """A value that Avro cannot hold. `path` leads to it; the message says what is allowed, never the value."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.path = ""
+
+    def inside(self, field: str) -> Unwritable:
+        """The same complaint, seen from one record further out."""
+        self.path = f"{field}.{self.path}" if self.path else field
+        return self
+
+
+def bounded_int(type_: str, bits: int) -> Prepare:
+    """Integers that fit; bool is not one."""
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+    def prepare(value: Any) -> Any:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise Unwritable(f"is {type(value).__name__}, not an integer")
+        if low <= value <= high:
+            return value
+        raise Unwritable(f"is out of the range of an Avro {type_}: {low} to {high}")
+
+    return prepare
+
+
+def instance(type_: type) -> Prepare:
+    """Values of that class only: fastavro would coerce others silently."""
+
+    def prepare(value: Any) -> Any:
+        if isinstance(value, type_):
+            return value
+        raise Unwritable(f"is {type(value).__name__}, not {type_.__name__}")
+
+    return prepare
+
+
+def aware_datetime(value: Any) -> Any:
+    """Times with a zone; fastavro would read others as local time of this machine."""
+    if isinstance(value, datetime) and value.utcoffset() is not None:
+        return value
+    if isinstance(value, datetime):
+        raise Unwritable("is a time without a zone; give it one, such as datetime.now(UTC)")
+    raise Unwritable(f"is {type(value).__name__}, not a datetime")
+
+
+def plain_date(value: Any) -> Any:
+    """Dates; a datetime is one for Python, but its time of day would be lost."""
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    raise Unwritable(f"is {type(value).__name__}, not a date")
+
+
+def bounded_decimal(precision: int, scale: int) -> Prepare:
+    """Decimals of at most `precision` digits, `scale` of them after the point."""
+    limit = Decimal(1).scaleb(precision - scale)
+
+    def prepare(value: Any) -> Any:
+        if not isinstance(value, Decimal) or not value.is_finite():
+            raise Unwritable("is not a finite Decimal")
+        if not value:
+            return _ZERO  # 0E+999999999 is a zero, too, and fastavro would compute that power
+        exponent = value.as_tuple().exponent
+        if value.copy_abs() < limit and isinstance(exponent, int) and exponent >= -scale:
+            return value
+        raise Unwritable(f"has more than {precision - scale} digits before or {scale} after the point")
+
+    return prepare
+
+
+def symbol(enum: type[Enum]) -> Prepare | None:
+    """Enum members to their symbols. A `str` enum is one already, as far as fastavro can see."""
+    if issubclass(enum, str):
+        return None
+    return lambda value: value.value if isinstance(value, Enum) else value
+
+
+def items_of(prepare: Prepare | None) -> Prepare:
+    """Lists, each item prepared."""
+    is_list = instance(list)
+    if prepare is None:
+        return is_list
+    return lambda value: [prepare(item) for item in is_list(value)]
+
+
+def values_of(prepare: Prepare | None) -> Prepare:
+    """Dictionaries, each value prepared."""
+    is_dict = instance(dict)
+    if prepare is None:
+        return is_dict
+    return lambda value: {key: prepare(item) for key, item in is_dict(value).items()}
+
+
+def optional(branch: str, prepare: Prepare | None) -> Prepare:
+    """None, or the named branch of the union: told outright, or fastavro would try every branch."""
+    if prepare is None:
+        return lambda value: None if value is None else (branch, value)
+    return lambda value: None if value is None else (branch, prepare(value))
+
+
+def record(fields: Sequence[tuple[str, Prepare]]) -> Prepare:
+    """Models to dictionaries. A flat one without a field to prepare costs nothing: its own `__dict__` is used."""
+    if not fields:
+        return attrgetter("__dict__")
+
+    def prepare(model: Any) -> Mapping[str, Any]:
+        values = dict(model.__dict__)
+        for name, prepare_field in fields:
+            try:
+                values[name] = prepare_field(values[name])
+            except Unwritable as error:
+                raise error.inside(name) from None
+            except KeyError:
+                raise Unwritable("is missing").inside(name) from None
+        return values
+
+    return prepare
