@@ -1,0 +1,249 @@
+"""The consumer: a member of the group that commits by hand, and only what it owns.
+
+One thread owns it. Rebalances are served inside `poll` and `close`, and the listener is told there. Traps handled here:
+- Kafka accepts commits for partitions that the member does not own: here they are refused before they are sent;
+- librdkafka may serve a rebalance between the records of one batch: records of a partition that has gone are dropped,
+  and come again to its next owner;
+- `consume(n)` waits for n records until its timeout: only the first record is waited for;
+- an exception raised in a rebalance callback must come out of `poll`, and not at the cost of fetched records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from pipeline.adapters.kafka.config import Conf, construct, is_cooperative
+from pipeline.adapters.kafka.failures import describe, log_client_error, logger
+from pipeline.adapters.kafka.metadata import missing_topics, require_topics
+from pipeline.adapters.kafka.records import to_record
+from pipeline.core.job import Record
+from pipeline.core.offsets import Partition
+from pipeline.core.ports import RebalanceListener
+from pipeline.errors import BrokerUnavailable, ConfigError, PipelineError, TopicsMissing
+
+__all__ = ["KafkaJobConsumer"]
+
+_NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001 - spelt so
+_REFUSED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+
+
+class KafkaJobConsumer:
+    """`JobConsumer` on librdkafka. `config` comes from `consumer_config`; `timeout` bounds each question to the cluster."""
+
+    def __init__(self, config: Conf, *, timeout: float = 10.0) -> None:
+        self._bootstrap: str = config["bootstrap.servers"]
+        self._timeout = timeout
+        self._cooperative = is_cooperative(config)
+        self._listener: RebalanceListener | None = None
+        self._assigned: set[Partition] = set()
+        self._moved = False  # partitions were taken away during the poll under way
+        self._behind_from: dict[
+            Partition, int
+        ] = {}  # next offset to commit, as far as known: where lag counts from
+        self._failed: list[Partition] = []
+        self._error: BaseException | None = None  # raised by the listener or found in an event
+        self._fetched: list[Message] = []
+        callbacks = {"error_cb": log_client_error, "on_commit": self._on_commit}
+        self._consumer = construct(Consumer, {**config, **callbacks}, logger)
+
+    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+        """See `JobConsumer.subscribe`."""
+        require_topics(self._consumer, topics, bootstrap=self._bootstrap, timeout=self._timeout)
+        self._listener = listener
+        self._consumer.subscribe(
+            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    def poll(self, max_records: int, timeout: float) -> list[Record]:
+        """See `JobConsumer.poll`. Raises what the listener raised; `TopicsMissing` when a topic was deleted."""
+        self._raise_kept()
+        self._moved = False
+        if not self._fetched:
+            first = self._consumer.poll(timeout)
+            if first is not None:
+                self._fetched.append(first)
+        if self._fetched and self._error is None and len(self._fetched) < max_records:
+            self._fetched += self._consumer.consume(max_records - len(self._fetched), 0)
+        if self._moved:
+            self._fetched = [message for message in self._fetched if self._is_ours(message)]
+        self._raise_kept()  # what was fetched stays for the next call: it would be skipped otherwise
+        messages, self._fetched = self._fetched, []
+        return self._records(messages)
+
+    def commit(self, offsets: Mapping[Partition, int], *, wait: bool) -> bool:
+        """See `JobConsumer.commit`."""
+        owned = {partition: offset for partition, offset in offsets.items() if partition in self._assigned}
+        self._note_failed(offsets.keys() - owned.keys(), "this member does not own it")
+        if not owned:
+            return not offsets
+        asked = [TopicPartition(topic, number, offset) for (topic, number), offset in owned.items()]
+        try:
+            if not wait:
+                self._consumer.commit(offsets=asked, asynchronous=True)
+                return True
+            answered = self._consumer.commit(offsets=asked, asynchronous=False)
+        except KafkaException as error:
+            self._note_failed(owned, describe(error))
+            return False
+        return self._settle_commit(answered) and len(owned) == len(offsets)
+
+    def failed_commits(self) -> list[Partition]:
+        """See `JobConsumer.failed_commits`."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def pause(self, partitions: Sequence[Partition]) -> None:
+        """Fetch nothing from these partitions, and give nothing that was fetched. Those not assigned are left out."""
+        self._consumer.pause(self._of_ours(partitions))
+
+    def resume(self, partitions: Sequence[Partition]) -> None:
+        """Go on after the last record that was given."""
+        self._consumer.resume(self._of_ours(partitions))
+
+    def lag(self) -> dict[str, int]:
+        """See `JobConsumer.lag`. Counted from what is committed, or from the first record when nothing was yet."""
+        lags: dict[str, int] = {}
+        for partition in self._assigned:
+            start = self._behind_from.get(partition)
+            behind = 0
+            if start is not None:
+                _, end = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+                behind = max(0, end - start)
+            lags[partition.topic] = lags.get(partition.topic, 0) + behind
+        return lags
+
+    def close(self) -> None:
+        """See `JobConsumer.close`. Raises what the listener raised, after the group was left."""
+        self._consumer.close()
+        self._assigned.clear()
+        self._raise_kept()
+
+    # --- rebalances: called by librdkafka inside poll, consume and close
+
+    def _on_assign(self, consumer: Consumer, given: list[TopicPartition]) -> None:
+        # Assigned before the listener is told, so that the listener can pause partitions. It would be done after this
+        # callback otherwise, as for revoked and lost partitions.
+        partitions = _partitions(given)
+        if self._cooperative:
+            consumer.incremental_assign(given)
+        else:
+            consumer.assign(given)
+        self._assigned.update(partitions)
+        self._tell("on_assigned", partitions)
+
+    def _on_revoke(self, _consumer: Consumer, taken: list[TopicPartition]) -> None:
+        partitions = _partitions(taken)
+        self._moved = True
+        self._tell("on_revoked", partitions)
+        self._forget(partitions)
+
+    def _on_lost(self, _consumer: Consumer, taken: list[TopicPartition]) -> None:
+        partitions = _partitions(taken)
+        self._moved = True
+        self._forget(partitions)
+        logger.warning("partitions lost: %s", partitions, extra={"action": "partitions_lost"})
+        self._tell("on_lost", partitions)
+
+    def _forget(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
+            self._assigned.discard(partition)
+            self._behind_from.pop(partition, None)
+
+    def _tell(self, event: str, partitions: list[Partition]) -> None:
+        tell: Callable[[list[Partition]], None] = getattr(self._listener, event)
+        try:
+            tell(partitions)
+        except BaseException as error:  # noqa: BLE001 - raised again by poll or close
+            self._error = self._error or error
+
+    def _raise_kept(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    # --- commits
+
+    def _on_commit(self, error: KafkaError | None, answered: list[TopicPartition]) -> None:
+        """The end of a commit that nobody waited for; called inside poll and consume."""
+        if error is not None and error.code() != KafkaError._NO_OFFSET:  # noqa: SLF001
+            self._note_failed(_partitions(answered), describe(error))
+        else:
+            self._settle_commit(answered)
+
+    def _settle_commit(self, answered: Iterable[TopicPartition]) -> bool:
+        all_accepted = True
+        for each in answered:
+            partition = Partition(each.topic, each.partition)
+            if each.error is not None:
+                self._note_failed([partition], describe(each.error))
+                all_accepted = False
+            elif partition in self._assigned:
+                self._behind_from[partition] = each.offset
+        return all_accepted
+
+    def _note_failed(self, partitions: Iterable[Partition], reason: str) -> None:
+        """Never tried again here: after a rebalance Kafka would accept the old offset, and let the offset fall."""
+        failed = list(partitions)
+        if failed:
+            self._failed += failed
+            logger.warning("commit refused for %s: %s", failed, reason, extra={"action": "commit_refused"})
+
+    # --- what was fetched
+
+    def _records(self, messages: list[Message]) -> list[Record]:
+        records: list[Record] = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(to_record(message))
+            else:
+                self._on_event(message, error)
+        if len(self._behind_from) < len(self._assigned):
+            for record in records:
+                self._behind_from.setdefault(Partition(record.topic, record.partition), record.offset)
+        return records
+
+    def _on_event(self, message: Message, error: KafkaError) -> None:
+        """Keep what must be raised for the next poll: the records beside it are given first."""
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            return
+        if code in _NO_TOPIC:
+            self._on_topic_gone(message.topic(), error)
+        elif error.fatal():
+            self._error = PipelineError(f"the consumer cannot go on: {describe(error)}")
+        elif code in _REFUSED:
+            self._error = ConfigError(f"Kafka refuses this consumer: {describe(error)}")
+        else:
+            log_client_error(error)
+
+    def _on_topic_gone(self, topic: str | None, error: KafkaError) -> None:
+        # A broker that has just started may not know a topic yet, so the cluster is asked before the worker is ended.
+        logger.error("topic %s: %s", topic, describe(error), extra={"action": "topic_missing"})
+        try:
+            gone = missing_topics(
+                self._consumer, [topic] if topic else [], bootstrap=self._bootstrap, timeout=self._timeout
+            )
+        except BrokerUnavailable as away:
+            logger.warning("%s", away, extra={"action": "kafka_error"})
+            return
+        if gone:
+            self._error = TopicsMissing(f"topic {topic} was deleted: `pipeline topics apply` creates it")
+
+    def _is_ours(self, message: Message) -> bool:
+        return message.error() is not None or (message.topic(), message.partition()) in self._assigned
+
+    def _of_ours(self, partitions: Iterable[Partition]) -> list[TopicPartition]:
+        return [TopicPartition(*partition) for partition in partitions if partition in self._assigned]
+
+
+def _partitions(given: Iterable[TopicPartition]) -> list[Partition]:
+    return [Partition(each.topic, each.partition) for each in given]

@@ -1,0 +1,54 @@
+"""Questions about topics that any client can ask, with a bounded wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, KafkaException
+
+from pipeline.adapters.kafka.failures import describe, unavailable
+from pipeline.errors import ConfigError, TopicsMissing
+
+__all__ = ["missing_topics", "partition_counts", "require_topics"]
+
+# Other errors, no leader above all, are of topics that exist.
+_ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION})  # noqa: SLF001
+
+
+class _Client(Protocol):
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any: ...
+
+
+def partition_counts(
+    client: _Client, topics: Iterable[str], *, bootstrap: str, timeout: float
+) -> dict[str, int]:
+    """Partitions of those topics that exist. Raises `BrokerUnavailable`, and `ConfigError` for a forbidden topic."""
+    deadline = time.monotonic() + timeout
+    counts: dict[str, int] = {}
+    for topic in topics:
+        try:
+            found = client.list_topics(topic, timeout=max(0.01, deadline - time.monotonic())).topics[topic]
+        except KafkaException as error:
+            raise unavailable(bootstrap, timeout, error) from None
+        code = found.error.code() if found.error else KafkaError.NO_ERROR
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise ConfigError(f"Kafka refuses topic {topic} to this user: {describe(found.error)}")
+        if code not in _ABSENT:
+            counts[topic] = len(found.partitions)
+    return counts
+
+
+def missing_topics(client: _Client, topics: Iterable[str], *, bootstrap: str, timeout: float) -> list[str]:
+    """Those of the topics that do not exist, in order."""
+    wanted = list(topics)
+    there = partition_counts(client, wanted, bootstrap=bootstrap, timeout=timeout)
+    return [topic for topic in wanted if topic not in there]
+
+
+def require_topics(client: _Client, topics: Iterable[str], *, bootstrap: str, timeout: float) -> None:
+    """Raise `TopicsMissing`, naming each topic that does not exist."""
+    missing = missing_topics(client, topics, bootstrap=bootstrap, timeout=timeout)
+    if missing:
+        raise TopicsMissing(f"topics missing: {', '.join(missing)}; `pipeline topics apply` creates them")

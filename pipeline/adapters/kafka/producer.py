@@ -1,0 +1,237 @@
+"""The producer: idempotent, and the end of every write is told.
+
+A thread of its own polls for delivery reports; callbacks run there. Three traps are handled here:
+- a record over the topic's limit fails the whole batch it shares, so sizes are checked before, and the records of a
+  batch refused as too large are written again, each in a batch of its own: only the guilty one fails;
+- a fatal error ends a librdkafka producer for good, so a new one takes its place;
+- the local buffer can fill: then `send` waits for room, with a bound.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from pipeline.adapters.kafka.config import Conf, construct
+from pipeline.adapters.kafka.failures import TOO_LARGE, delivery_error, describe, log_client_error, logger
+from pipeline.core.job import Source
+from pipeline.core.ports import Delivered, Outgoing
+from pipeline.errors import PayloadTooLarge, PublishFailed
+
+__all__ = ["KafkaJobProducer"]
+
+OnDelivery = Callable[[Delivered], None]
+Report = Callable[[KafkaError | None, Message], None]
+
+_POLL_SECONDS = 0.1
+# What a batch with one record adds to its bytes, at most: 61 of batch header, 31 of varints, 10 for each header.
+_RECORD_OVERHEAD = 92
+_HEADER_OVERHEAD = 10
+
+
+class KafkaJobProducer:
+    """`JobProducer` on librdkafka. `config` comes from `producer_config`.
+
+    A batch that the broker refuses as too large loses its place in the order: set `max_message_bytes` to the smallest
+    limit of the topics written to, and that never happens.
+    """
+
+    def __init__(
+        self, config: Conf, *, max_message_bytes: int = 1_048_576, buffer_timeout: float = 5.0
+    ) -> None:
+        # librdkafka allows no smaller limit than 1000; ours is checked before.
+        limits = {"message.max.bytes": str(max(max_message_bytes, 1000)), "error_cb": log_client_error}
+        self._config: Conf = {**config, **limits}
+        self._max_bytes = max_message_bytes
+        self._buffer_timeout = buffer_timeout
+        self._changed = threading.Condition()  # guards what follows; told when writes have ended
+        self._waiting = 0
+        self._sent = 0
+        self._ended = 0  # only the producer's thread counts here
+        self._closed = False
+        self._retired: list[Producer] = []
+        self._alone: deque[tuple[Outgoing, OnDelivery | None]] = deque()  # only for the producer's thread
+        self._stop = threading.Event()
+        self._producer = construct(Producer, self._config, logger)
+        self._thread = threading.Thread(target=self._run, name="kafka-producer", daemon=True)
+        self._thread.start()
+
+    def send(self, record: Outgoing, on_delivery: OnDelivery | None = None) -> None:
+        """See `JobProducer.send`."""
+        self._check_size(record)
+        with self._changed:
+            if self._closed:
+                raise PublishFailed(f"topic {record.topic} did not take the record: the producer is closed")
+            self._sent += 1
+        try:
+            self._hand_over(record, partial(self._reported, record, on_delivery))
+        except BaseException:
+            with self._changed:
+                self._sent -= 1
+            raise
+
+    def send_all(self, records: Sequence[Outgoing]) -> list[Delivered]:
+        """See `JobProducer.send_all`."""
+        gathered = _Gathered(len(records))
+        for index, record in enumerate(records):
+            try:
+                self.send(record, partial(gathered.put, index))
+            except (PayloadTooLarge, PublishFailed) as error:
+                gathered.put(index, Delivered(None, error))
+        return gathered.wait()
+
+    def flush(self, timeout: float) -> int:
+        """See `JobProducer.flush`."""
+        with self._changed:
+            self._wait(lambda: self._ended >= self._sent, timeout)
+            return self._sent - self._ended
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Wait up to `timeout` seconds for what is under way, give up the rest (each is told), and stop."""
+        with self._changed:
+            self._closed = True
+        if self.flush(timeout):
+            for producer in (self._producer, *self._retired):
+                producer.purge()
+            self.flush(timeout)
+        self._stop.set()
+        self._thread.join()
+
+    # --- on the threads of callers
+
+    def _check_size(self, record: Outgoing) -> None:
+        size = _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+        for name, value in record.headers:
+            size += _HEADER_OVERHEAD + len(name) + len(value or b"")
+        if size > self._max_bytes:
+            raise PayloadTooLarge(
+                f"the record for topic {record.topic} has {size} bytes; allowed: at most {self._max_bytes}"
+            )
+
+    def _hand_over(self, record: Outgoing, report: Report) -> None:
+        deadline = 0.0
+        while True:
+            producer = self._producer
+            try:
+                _produce(producer, record, report)
+            except BufferError:
+                deadline = deadline or time.monotonic() + self._buffer_timeout
+                self._wait_for_room(deadline)
+            except KafkaException as error:
+                self._refused(producer, record, error.args[0])
+            else:
+                return
+
+    def _wait_for_room(self, deadline: float) -> None:
+        with self._changed:
+            ended = self._ended
+            if not self._wait(lambda: self._ended > ended, deadline - time.monotonic()):
+                raise PublishFailed(
+                    f"the local buffer was full for {self._buffer_timeout:g} s: Kafka is away or does not keep up"
+                )
+
+    def _wait(self, condition: Callable[[], bool], timeout: float) -> bool:
+        self._waiting += 1
+        try:
+            return self._changed.wait_for(condition, max(0.0, timeout))
+        finally:
+            self._waiting -= 1
+
+    def _refused(self, producer: Producer, record: Outgoing, error: KafkaError) -> None:
+        """The client took no record. Returns when a new producer is there to try."""
+        if error.code() == KafkaError._FATAL:  # noqa: SLF001 - librdkafka's own codes are spelt so
+            self._replace(producer)
+        elif error.code() in TOO_LARGE:
+            raise PayloadTooLarge(
+                f"the record for topic {record.topic} is too large; allowed: at most {self._max_bytes} bytes"
+            )
+        else:
+            raise PublishFailed(f"topic {record.topic} did not take the record: {describe(error)}")
+
+    def _replace(self, producer: Producer) -> None:
+        with self._changed:
+            if self._producer is producer:  # else another thread did it
+                self._retired.append(producer)
+                self._producer = construct(Producer, self._config, logger)
+                logger.error("a fatal error ended the producer", extra={"action": "producer_replaced"})
+
+    # --- on the producer's thread
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._producer.poll(_POLL_SECONDS)
+            if self._alone:
+                self._write_alone()
+            for retired in tuple(self._retired):
+                retired.poll(0)
+            with self._changed:
+                self._retired = [retired for retired in self._retired if len(retired)]
+                if self._waiting:
+                    self._changed.notify_all()
+
+    def _write_alone(self) -> None:
+        """Write each record in a batch of its own. Rare, and reports of other records wait for it."""
+        single = construct(Producer, {**self._config, "batch.num.messages": "1"}, logger)
+        while self._alone or len(single):
+            while self._alone and len(single) < 1000:
+                record, on_delivery = self._alone.popleft()
+                report = partial(self._reported_alone, record, on_delivery)
+                _produce(single, record, report)
+            single.poll(_POLL_SECONDS)
+
+    def _reported(
+        self, record: Outgoing, on_delivery: OnDelivery | None, error: KafkaError | None, message: Message
+    ) -> None:
+        if error is not None and error.code() in TOO_LARGE:
+            self._alone.append((record, on_delivery))
+        else:
+            self._reported_alone(record, on_delivery, error, message)
+
+    def _reported_alone(
+        self, record: Outgoing, on_delivery: OnDelivery | None, error: KafkaError | None, message: Message
+    ) -> None:
+        if error is None:
+            delivered = Delivered(Source(record.topic, message.partition() or 0, message.offset() or 0), None)
+        else:
+            delivered = Delivered(None, delivery_error(error, record.topic))
+        try:
+            if on_delivery is not None:
+                on_delivery(delivered)
+        except Exception:  # noqa: BLE001 - logged with its traceback
+            # The thread serves all writes: one caller's error must not end it.
+            logger.exception("a delivery callback failed", extra={"action": "delivery_callback_failed"})
+        finally:
+            self._ended += 1
+
+
+def _produce(producer: Producer, record: Outgoing, report: Report) -> None:
+    topic, key, value, headers = record
+    producer.produce(topic, value, key, headers=headers, on_delivery=report)  # type: ignore[arg-type]  # list is invariant
+
+
+class _Gathered:
+    """The ends of several writes, in the order of the writes."""
+
+    def __init__(self, size: int) -> None:
+        self._ends: list[Delivered | None] = [None] * size
+        self._missing = size
+        self._lock = threading.Lock()
+        self._all = threading.Event()
+        if not size:
+            self._all.set()
+
+    def put(self, index: int, delivered: Delivered) -> None:
+        self._ends[index] = delivered
+        with self._lock:
+            self._missing -= 1
+            if not self._missing:
+                self._all.set()
+
+    def wait(self) -> list[Delivered]:
+        self._all.wait()
+        return [end for end in self._ends if end is not None]
