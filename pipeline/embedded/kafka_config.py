@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
-__all__ = ["ExtraListener", "broker_properties"]
+__all__ = ["LOG_DIR", "ExtraListener", "broker_properties"]
+
+# Relative to the broker's working directory: an absolute path could hold a comma, which separates
+# folders here, or letters that a properties file would need in escaped form.
+LOG_DIR = "data"
 
 
 class ExtraListener(NamedTuple):
@@ -35,6 +38,9 @@ _FIXED = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "4",
+    # A killed broker is let in again only when the session of its former life has run out (default 9 s).
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
     # The cleaner takes this much heap at once; its default would be a quarter of ours.
     "log.cleaner.dedupe.buffer.size": "16777216",
 }
@@ -44,7 +50,6 @@ def broker_properties(
     *,
     client_port: int,
     controller_port: int,
-    log_dir: Path,
     extra_listeners: Sequence[ExtraListener] = (),
     overrides: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
@@ -61,7 +66,7 @@ def broker_properties(
             f"{name}:PLAINTEXT" for name in [*(one.name for one in clients), "CONTROLLER"]
         ),
         "controller.quorum.bootstrap.servers": controller,
-        "log.dirs": str(log_dir),
+        "log.dirs": LOG_DIR,
         **(overrides or {}),
     }
 

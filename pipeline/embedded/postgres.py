@@ -6,14 +6,12 @@ the machine and open folders to everyone when root runs them.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import pwd
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import ClassVar
@@ -21,7 +19,7 @@ from typing import ClassVar
 import psycopg
 
 from pipeline.embedded.files import write_atomically
-from pipeline.embedded.processes import Command
+from pipeline.embedded.processes import Command, run_once
 from pipeline.embedded.server import EmbeddedServer
 from pipeline.errors import EmbeddedError
 
@@ -52,23 +50,28 @@ class EmbeddedPostgres(EmbeddedServer):
 
     @property
     def marker(self) -> str:
-        return str(self._cluster)
+        return f"--pipeline.data_dir={self._cluster}"  # a setting of no meaning to Postgres
 
     def _install(self) -> None:
-        if not self._password_file.exists():
-            write_atomically(self._password_file, secrets.token_urlsafe(24), mode=0o600)
         if not self._cluster.exists():
             self._create_cluster()
+        elif not self._password_file.exists():
+            raise EmbeddedError(
+                f"{self._password_file} is missing: the database beside it opens with that password only."
+                " Put it back, or remove the data directory to start anew"
+            )
 
     def _create_cluster(self) -> None:
         self.log(f"creating a Postgres in {self.data_dir}")
+        write_atomically(self._password_file, secrets.token_urlsafe(24), mode=0o600)
         # Made beside its place and moved there when complete: a cut-off attempt is never taken for a database.
         unfinished = self.data_dir / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
         if os.geteuid() == 0:
             account = _account()
-            os.chown(unfinished, account.pw_uid, account.pw_gid)
+            for path in (unfinished, self._password_file):
+                os.chown(path, account.pw_uid, account.pw_gid)
         argv = [
             *_as_owner(unfinished),
             _program("initdb"),
@@ -79,20 +82,27 @@ class EmbeddedPostgres(EmbeddedServer):
             "--encoding=UTF8",
             "--locale=C",
         ]
-        result = subprocess.run(  # noqa: S603 - our own command line
-            argv, capture_output=True, text=True, check=False, env=_environment(), timeout=self.start_timeout
+        run_once(
+            argv,
+            what="creating the embedded Postgres",
+            environment=_environment(),
+            cwd=self.data_dir,
+            timeout=self.start_timeout,
         )
-        if result.returncode:
-            raise EmbeddedError(
-                f"creating the embedded Postgres failed:\n{(result.stdout + result.stderr)[-2000:]}"
-            )
         unfinished.rename(self._cluster)
 
     def _command(self) -> Command:
         settings = [f"--{name}={value}" for name, value in {**_SETTINGS, "port": str(self.port)}.items()]
         return Command(
             name=self.name,
-            argv=[*_as_owner(self._cluster), _program("postgres"), "-D", self.marker, *settings],
+            argv=[
+                *_as_owner(self._cluster),
+                _program("postgres"),
+                "-D",
+                str(self._cluster),
+                self.marker,
+                *settings,
+            ],
             log_file=self.log_file,
             stop_signal=signal.SIGINT,  # "fast": clients are cut off, nothing is lost
             environment=_environment(),
@@ -101,11 +111,10 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def _is_ready(self) -> bool:
         try:
-            connection = psycopg.connect(self._dsn("postgres"), autocommit=True, connect_timeout=2)
+            with psycopg.connect(self._dsn("postgres"), autocommit=True, connect_timeout=2) as connection:
+                _ensure_database(connection)
         except psycopg.OperationalError:
             return False
-        with contextlib.closing(connection):
-            _ensure_database(connection)
         return True
 
     def _dsn(self, database: str) -> str:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +23,9 @@ from pipeline.embedded.files import tail
 from pipeline.errors import EmbeddedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Command", "ServerProcess", "stop_leftovers"]
+__all__ = ["Command", "ServerProcess", "run_once", "stop_leftovers"]
 
 _LEFTOVER_GRACE = 10.0
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
@@ -33,14 +33,17 @@ _WATCHDOG = Path(__file__).with_name("watchdog.py")
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """How a server is run and stopped. `remove_after` goes when the parent died: a temporary folder."""
+    """How a server is run and stopped. It runs in the folder of its log.
+
+    `remove_after`: a temporary folder, removed when the parent died without stopping the server.
+    """
 
     name: str
     argv: list[str]
     log_file: Path
     stop_signal: signal.Signals
+    environment: Mapping[str, str]
     grace: float = 20.0
-    environment: Mapping[str, str] = field(default_factory=dict)
     remove_after: Path | None = None
 
 
@@ -52,6 +55,7 @@ class ServerProcess:
         with command.log_file.open("wb") as log_file:
             self._server = subprocess.Popen(  # noqa: S603 - our own command line
                 command.argv,
+                cwd=command.log_file.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
@@ -72,13 +76,15 @@ class ServerProcess:
         """Return when `ready` says so. Raises EmbeddedError when the server ends before, or takes too long."""
         deadline = time.monotonic() + timeout
         while not ready():
-            if not self.running:
-                self._close_watchdog()
-                raise self._failure(f"ended with status {self._server.returncode}")
+            self.check()
             if time.monotonic() > deadline:
-                self.stop()
                 raise self._failure(f"was not ready after {timeout:.0f} s")
             time.sleep(0.03)
+
+    def check(self) -> None:
+        """Raise EmbeddedError when the server has ended."""
+        if not self.running:
+            raise self._failure(f"ended with status {self._server.returncode}")
 
     def stop(self) -> None:
         """Ask the server to end, insist after the grace time. Returns when it has ended."""
@@ -93,13 +99,13 @@ class ServerProcess:
 
     def kill(self) -> None:
         """SIGKILL to the server and its children, as if the machine had lost them. Returns when they ended."""
-        children = self._children()
+        children = _children(self.pid)
         self._server.kill()
         self._server.wait()
         for child in children:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-        psutil.wait_procs(children, timeout=10)
+        _wait(children, timeout=_LEFTOVER_GRACE)
         self._close_watchdog()
 
     def pause(self) -> None:
@@ -112,15 +118,9 @@ class ServerProcess:
     def _signal(self, number: signal.Signals) -> None:
         # The server first: while it is stopped it makes no new children.
         self._server.send_signal(number)
-        for child in self._children():
+        for child in _children(self.pid):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.send_signal(number)
-
-    def _children(self) -> list[psutil.Process]:
-        try:
-            return psutil.Process(self.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
 
     def _close_watchdog(self) -> None:
         with self._watchdog as watchdog:  # closes its stdin, which ends it, and waits for it
@@ -128,24 +128,34 @@ class ServerProcess:
 
     def _failure(self, what: str) -> EmbeddedError:
         log_file = self._command.log_file
-        return EmbeddedError(
-            f"the embedded {self._command.name} {what}. Its log {log_file} ends:\n{tail(log_file)}"
+        return EmbeddedError(f"the embedded {self._command.name} {what}. {log_file} ends:\n{tail(log_file)}")
+
+
+def run_once(
+    argv: Sequence[str], *, what: str, environment: Mapping[str, str], cwd: Path, timeout: float
+) -> None:
+    """Run a program to its end. Raises EmbeddedError with what it printed when it fails or takes too long."""
+    try:
+        subprocess.run(  # noqa: S603 - our own command line
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=True,
+            cwd=cwd,
+            env=dict(environment),
+            timeout=timeout,
         )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        printed = (error.output or b"").decode(errors="replace")[-2000:]
+        raise EmbeddedError(f"{what} failed: {error}\n{printed}") from error
 
 
 def _watch(pid: int, command: Command) -> subprocess.Popen[bytes]:
     folder = [str(command.remove_after)] if command.remove_after else []
-    return subprocess.Popen(  # noqa: S603
-        [
-            sys.executable,
-            "-P",
-            str(_WATCHDOG),
-            str(os.getpid()),
-            str(pid),
-            str(int(command.stop_signal)),
-            str(command.grace),
-            *folder,
-        ],
+    numbers = [os.getpid(), pid, int(command.stop_signal), command.grace]
+    return subprocess.Popen(  # noqa: S603 - our own script
+        [sys.executable, "-P", str(_WATCHDOG), *map(str, numbers), *folder],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -160,16 +170,45 @@ def stop_leftovers(marker: str, *, name: str, log: Callable[[str], None]) -> Non
     and recovers from its log at the next start.
     """
     leftovers = [process for process in psutil.process_iter() if marker in _command_line(process)]
+    family = [member for process in leftovers for member in (process, *_children(process.pid))]
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)
     for process in leftovers:
         log(f"stopping a {name} that an earlier run left behind (pid {process.pid})")
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGCONT)
             process.send_signal(signal.SIGTERM)
-    _, alive = psutil.wait_procs(leftovers, timeout=_LEFTOVER_GRACE)
-    for process in alive:
+    for process in _wait(family, timeout=_LEFTOVER_GRACE):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(alive, timeout=_LEFTOVER_GRACE)
+    _wait(family, timeout=_LEFTOVER_GRACE)
+
+
+def _wait(processes: Sequence[psutil.Process], *, timeout: float) -> list[psutil.Process]:
+    """Wait for processes that are not our children; returns those that did not end.
+
+    A zombie has ended: in a container, nobody may ever collect it.
+    """
+    deadline = time.monotonic() + timeout
+    alive = [process for process in processes if _is_alive(process)]
+    while alive and time.monotonic() < deadline:
+        time.sleep(0.01)
+        alive = [process for process in alive if _is_alive(process)]
+    return alive
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _command_line(process: psutil.Process) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -38,7 +39,7 @@ class EmbeddedServer(ABC):
         self, data_dir: Path, *, log: Callable[[str], None] = quiet, temporary: bool = False
     ) -> None:
         """`temporary`: the data directory may be removed when this process dies without stopping."""
-        self.data_dir = data_dir.absolute()
+        self.data_dir = data_dir.resolve()
         self.log = log
         self.temporary = temporary
         self._lock = FileLock(self.data_dir / ".lock")
@@ -66,11 +67,14 @@ class EmbeddedServer(ABC):
         """Start and wait until it serves clients. Does nothing when it runs."""
         if self.running:
             return
-        self._take_data_dir()
         try:
-            command = self._prepare()
-            self._process = ServerProcess(command)
-            self._process.wait_until(self._is_ready, timeout=self.start_timeout)
+            self._take_data_dir()
+            self._start()
+        except OSError as error:
+            self.stop()
+            raise EmbeddedError(
+                f"cannot start the embedded {self.name} in {self.data_dir}: {error}"
+            ) from error
         except BaseException:
             self.stop()
             raise
@@ -81,6 +85,19 @@ class EmbeddedServer(ABC):
             self._process.stop()
             self._process = None
         self._lock.release()
+
+    def check(self) -> None:
+        """Raise EmbeddedError, with the end of the log, when the server has ended by itself."""
+        self._running_process().check()
+
+    def reset(self) -> None:
+        """Remove the data. Raises EmbeddedError while a process uses it."""
+        try:
+            self._take_data_dir()
+            stop_leftovers(self.marker, name=self.name, log=self.log)
+            shutil.rmtree(self.data_dir)
+        finally:
+            self._lock.release()
 
     def restart(self) -> None:
         self.stop()
@@ -121,13 +138,16 @@ class EmbeddedServer(ABC):
     def _is_ready(self) -> bool:
         """Whether clients are served, and find all that they were promised."""
 
-    def _prepare(self) -> Command:
+    def _start(self) -> None:
+        if self._process is not None:
+            self._process.stop()  # it was killed or ended by itself
         stop_leftovers(self.marker, name=self.name, log=self.log)
         self._claim_ports()
         self._install()
         if self.log_file.exists():
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
-        return self._command()
+        self._process = ServerProcess(self._command())
+        self._process.wait_until(self._is_ready, timeout=self.start_timeout)
 
     def _take_data_dir(self) -> None:
         if not self._lock.acquire(wait=False):

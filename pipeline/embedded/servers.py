@@ -46,6 +46,11 @@ class Servers:
         if self.temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
+    def check(self) -> None:
+        """Raise EmbeddedError when one of them has ended by itself."""
+        for server in self._all():
+            server.check()
+
     def __enter__(self) -> Self:
         return self
 
@@ -55,7 +60,11 @@ class Servers:
     def _start(self) -> None:
         with ThreadPoolExecutor() as pool:
             starts = [pool.submit(server.start) for server in self._all()]
-            wait(starts)
+            try:
+                wait(starts)
+            except BaseException:  # Ctrl-C: do not wait for the rest of a start
+                self.stop()
+                raise
         for start in starts:
             start.result()
 

@@ -28,8 +28,7 @@ def main(parent: int, server: psutil.Process, stop_signal: int, grace: float, fo
     while server.is_running() and server.status() != psutil.STATUS_ZOMBIE and os.getppid() == parent:
         if select.select([sys.stdin], [], [], _LOOK_EVERY)[0]:
             break
-    if server.is_running():
-        _end(server, stop_signal, grace)
+    _end(server, stop_signal, grace)
     if folder and os.getppid() != parent:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -38,11 +37,13 @@ def main(parent: int, server: psutil.Process, stop_signal: int, grace: float, fo
 
 def _end(server: psutil.Process, stop_signal: int, grace: float) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
-        server.send_signal(signal.SIGCONT)
+        family = [server, *server.children(recursive=True)]
+        for process in family:
+            process.send_signal(signal.SIGCONT)
         server.send_signal(stop_signal)
-        server.wait(grace)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        server.kill()
+        _, alive = psutil.wait_procs(family, timeout=grace)
+        for process in alive:
+            process.kill()
 
 
 if __name__ == "__main__":
