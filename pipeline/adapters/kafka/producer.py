@@ -63,27 +63,23 @@ class KafkaJobProducer:
 
     def send(self, record: Outgoing, on_delivery: OnDelivery | None = None) -> None:
         """See `JobProducer.send`."""
-        self._check_size(record)
-        with self._changed:
-            if self._closed:
-                raise PublishFailed(f"topic {record.topic} did not take the record: the producer is closed")
-            self._sent += 1
-        try:
-            self._hand_over(record, partial(self._reported, record, on_delivery))
-        except BaseException:
-            with self._changed:
-                self._sent -= 1
-            raise
+        self._start(record, partial(self._reported, record, on_delivery), self._buffer_timeout)
 
     def send_all(self, records: Sequence[Outgoing]) -> list[Delivered]:
         """See `JobProducer.send_all`."""
-        gathered = _Gathered(len(records))
+        batch = _Batch(records)
+        patience = self._buffer_timeout
         for index, record in enumerate(records):
             try:
-                self.send(record, partial(gathered.put, index))
-            except (PayloadTooLarge, PublishFailed) as error:
-                gathered.put(index, Delivered(None, error))
-        return gathered.wait()
+                self._start(record, partial(self._reported_in, batch, index), patience)
+            except PayloadTooLarge as error:
+                batch.refuse(index, error)
+            except PublishFailed as error:
+                batch.refuse(index, error)
+                patience = 0.0  # waited once for room: the rest do not each wait again
+        with self._changed:
+            self._wait(batch.is_complete, None)
+        return batch.ends
 
     def flush(self, timeout: float) -> int:
         """See `JobProducer.flush`."""
@@ -104,23 +100,38 @@ class KafkaJobProducer:
 
     # --- on the threads of callers
 
+    def _start(self, record: Outgoing, report: Report, patience: float) -> None:
+        self._check_size(record)
+        with self._changed:
+            if self._closed:
+                raise PublishFailed(f"topic {record.topic} did not take the record: the producer is closed")
+            self._sent += 1
+        try:
+            self._hand_over(record, report, patience)
+        except BaseException:
+            with self._changed:
+                self._sent -= 1
+            raise
+
     def _check_size(self, record: Outgoing) -> None:
-        size = _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-        for name, value in record.headers:
-            size += _HEADER_OVERHEAD + len(name) + len(value or b"")
+        _, key, value, headers = record
+        size = _RECORD_OVERHEAD + _HEADER_OVERHEAD * len(headers)
+        size += len(key or b"") + len(value or b"")
+        for name, content in headers:
+            size += len(name) + len(content or b"")
         if size > self._max_bytes:
             raise PayloadTooLarge(
                 f"the record for topic {record.topic} has {size} bytes; allowed: at most {self._max_bytes}"
             )
 
-    def _hand_over(self, record: Outgoing, report: Report) -> None:
+    def _hand_over(self, record: Outgoing, report: Report, patience: float) -> None:
         deadline = 0.0
         while True:
             producer = self._producer
             try:
                 _produce(producer, record, report)
             except BufferError:
-                deadline = deadline or time.monotonic() + self._buffer_timeout
+                deadline = deadline or time.monotonic() + patience
                 self._wait_for_room(deadline)
             except KafkaException as error:
                 self._refused(producer, record, error.args[0])
@@ -135,10 +146,10 @@ class KafkaJobProducer:
                     f"the local buffer was full for {self._buffer_timeout:g} s: Kafka is away or does not keep up"
                 )
 
-    def _wait(self, condition: Callable[[], bool], timeout: float) -> bool:
+    def _wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         self._waiting += 1
         try:
-            return self._changed.wait_for(condition, max(0.0, timeout))
+            return self._changed.wait_for(condition, timeout)
         finally:
             self._waiting -= 1
 
@@ -187,18 +198,28 @@ class KafkaJobProducer:
     def _reported(
         self, record: Outgoing, on_delivery: OnDelivery | None, error: KafkaError | None, message: Message
     ) -> None:
-        if error is not None and error.code() in TOO_LARGE:
+        if error is None:
+            self._end(on_delivery, _delivered(record, message))
+        elif error.code() in TOO_LARGE:
             self._alone.append((record, on_delivery))
         else:
-            self._reported_alone(record, on_delivery, error, message)
+            self._end(on_delivery, Delivered(None, delivery_error(error, record.topic)))
+
+    def _reported_in(self, batch: _Batch, index: int, error: KafkaError | None, message: Message) -> None:
+        """The same for `send_all`, at the price of one call."""
+        if error is None:
+            batch.put(index, _delivered(batch.records[index], message))
+            self._ended += 1
+        else:
+            self._reported(batch.records[index], partial(batch.put, index), error, message)
 
     def _reported_alone(
         self, record: Outgoing, on_delivery: OnDelivery | None, error: KafkaError | None, message: Message
     ) -> None:
-        if error is None:
-            delivered = Delivered(Source(record.topic, message.partition() or 0, message.offset() or 0), None)
-        else:
-            delivered = Delivered(None, delivery_error(error, record.topic))
+        delivered = _delivered(record, message)
+        self._end(on_delivery, Delivered(None, delivery_error(error, record.topic)) if error else delivered)
+
+    def _end(self, on_delivery: OnDelivery | None, delivered: Delivered) -> None:
         try:
             if on_delivery is not None:
                 on_delivery(delivered)
@@ -214,24 +235,27 @@ def _produce(producer: Producer, record: Outgoing, report: Report) -> None:
     producer.produce(topic, value, key, headers=headers, on_delivery=report)  # type: ignore[arg-type]  # list is invariant
 
 
-class _Gathered:
-    """The ends of several writes, in the order of the writes."""
+def _delivered(record: Outgoing, message: Message) -> Delivered:
+    source = Source(record.topic, message.partition(), message.offset())  # type: ignore[arg-type]  # given on success
+    return Delivered(source, None)
 
-    def __init__(self, size: int) -> None:
-        self._ends: list[Delivered | None] = [None] * size
-        self._missing = size
-        self._lock = threading.Lock()
-        self._all = threading.Event()
-        if not size:
-            self._all.set()
+
+class _Batch:
+    """Records written together, and their ends in the same order."""
+
+    def __init__(self, records: Sequence[Outgoing]) -> None:
+        self.records = records
+        self.ends: list[Delivered] = [Delivered(None, None)] * len(records)
+        self._reported = 0  # counted by the producer's thread
+        self._refused = 0  # counted by the caller's
 
     def put(self, index: int, delivered: Delivered) -> None:
-        self._ends[index] = delivered
-        with self._lock:
-            self._missing -= 1
-            if not self._missing:
-                self._all.set()
+        self.ends[index] = delivered
+        self._reported += 1
 
-    def wait(self) -> list[Delivered]:
-        self._all.wait()
-        return [end for end in self._ends if end is not None]
+    def refuse(self, index: int, error: PayloadTooLarge | PublishFailed) -> None:
+        self.ends[index] = Delivered(None, error)
+        self._refused += 1
+
+    def is_complete(self) -> bool:
+        return self._reported + self._refused == len(self.records)
