@@ -17,8 +17,8 @@ from pipeline.errors import ConfigError
 
 __all__ = ["Layer", "env_layer", "file_layer", "flag_layer"]
 
-# Variables of ours that are no settings: which file to read, the embedded servers' cache, what tests are told.
-_RESERVED = re.compile(r"PIPELINE_(CONFIG|CACHE_DIR)|PIPELINE_(TEST|DEV|EMBEDDED|DEMO|BENCH)_.*")
+# Variables of ours that are no settings: which file and application to use, the embedded servers' cache, what tests are told.
+_RESERVED = re.compile(r"PIPELINE_(CONFIG|APP|CACHE_DIR)|PIPELINE_(TEST|DEV|EMBEDDED|DEMO|BENCH)_.*")
 # Kubernetes adds these for each service whose name starts with "pipeline". Refusing them would stop every pod beside it.
 _SERVICE_LINK = re.compile(r".*_SERVICE_HOST|.*_SERVICE_PORT(_.*)?|.*_PORT_\d+_(TCP|UDP|SCTP)(_.*)?")
 
