@@ -60,6 +60,10 @@ class EmbeddedServer(ABC):
         return self._process is not None and self._process.running
 
     @property
+    def _mark(self) -> Path:
+        return self.data_dir / f".embedded-{self.name.lower()}"
+
+    @property
     def log_file(self) -> Path:
         return self.data_dir / "server.log"
 
@@ -91,7 +95,7 @@ class EmbeddedServer(ABC):
         self._running_process().check()
 
     def reset(self) -> None:
-        """Remove the data. Raises EmbeddedError while a process uses it."""
+        """Remove the data directory. Raises EmbeddedError while a process uses it."""
         try:
             self._take_data_dir()
             stop_leftovers(self.marker, name=self.name, log=self.log)
@@ -150,11 +154,15 @@ class EmbeddedServer(ABC):
         self._process.wait_until(self._is_ready, timeout=self.start_timeout)
 
     def _take_data_dir(self) -> None:
+        # Parts of it are removed at times, so a folder of somebody else must never be taken for one.
+        if not self._mark.exists() and self.data_dir.exists() and any(self.data_dir.iterdir()):
+            raise EmbeddedError(f"{self.data_dir} is not empty and was not made for the embedded {self.name}")
         if not self._lock.acquire(wait=False):
             raise EmbeddedError(
                 f"the data directory {self.data_dir} is in use by another process (pid {self._lock.holder()}):"
                 " stop that one, or name another data directory"
             )
+        self._mark.touch()
 
     def _claim_ports(self) -> None:
         if not self._ports:
