@@ -1,0 +1,1 @@
+"""The demonstration: two job types, their handlers, and a run in which every number is checked. All data is invented."""
