@@ -285,7 +285,7 @@ class _WorkerBuilder:
         return KafkaJobConsumer(config, timeout=kafka.request_timeout)
 
     def _events(self, producer: KafkaJobProducer) -> EventSink:
-        log = MoveLog(sys.stderr, self._settings.log.moves)
+        log = MoveLog(sys.stderr, enabled=self._settings.log.moves, format=self._settings.log.format)
         return EventSink(
             producer=producer, topic=self._names.events, encode=encode_event, write_log=log.write
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
@@ -16,6 +17,8 @@ from pipeline.runtime.worker import Worker
 from pipeline.web.health import Check, HealthServer
 
 __all__ = ["command"]
+
+log = logging.getLogger("pipeline.worker")
 
 
 @click.command()
@@ -38,3 +41,24 @@ def command(session: Session, target: str, queue: str | None) -> None:
     with _health(app, worker, metrics.exposition), stop_on_signals(worker.stop):
         code = worker.run()
     sys.exit(code)
+
+
+@contextmanager
+def _health(app: Pipeline, worker: Worker, exposition: Callable[[], bytes]) -> Iterator[None]:
+    settings = app.settings.worker
+    if settings.http_port is None:
+        yield
+        return
+    server = HealthServer(
+        settings.http_host,
+        settings.http_port,
+        metrics=exposition,
+        ready=lambda: Check(worker.unready()),
+        live=lambda: Check(worker.problems()),
+    )
+    server.start()
+    log.info("metrics and health", extra={"action": "http", "port": server.port})
+    try:
+        yield
+    finally:
+        server.stop()

@@ -33,6 +33,7 @@ log = logging.getLogger("pipeline.worker")
 
 OUTAGE_PAUSE = 0.5  # seconds between tries while Postgres or Kafka is away
 IDLE_WAIT = 0.1
+STUCK_SECONDS = 30.0  # without a poll: the poll thread is wedged
 CLOSING_SECONDS = 5.0  # what the last settles and events get after the drain
 
 
@@ -132,15 +133,22 @@ class Worker:
         return 1 if self._failure else 0
 
     def problems(self) -> dict[str, str]:
-        """What keeps the worker from working, by name; empty when all is well."""
-        found = {}
-        if not self._parts.heartbeat.alive():
-            found["store"] = "the heartbeat could not be renewed: nothing is claimed"
-        if self._failure is not None:
-            found["worker"] = f"stopping after {type(self._failure).__name__}"
-        if self._parts.clock.monotonic() - self._polled_at > 30:
-            found["consumer"] = "not polled for 30 s"
-        return found
+        """What only a restart mends, by name; the text is empty where all is well."""
+        stuck = self._parts.clock.monotonic() - self._polled_at > STUCK_SECONDS if self._polled_at else False
+        return {
+            "threads": f"stopping after {type(self._failure).__name__}" if self._failure else "",
+            "consumer": f"not polled for {STUCK_SECONDS:g} s" if stuck else "",
+        }
+
+    def unready(self) -> dict[str, str]:
+        """Why the worker takes no jobs at the moment, by name; the text is empty where all is well."""
+        return {
+            **self.problems(),
+            "store": ""
+            if self._parts.heartbeat.alive()
+            else "the heartbeat is not renewed: nothing is claimed",
+            "stopping": "draining" if self._stopping.is_set() else "",
+        }
 
     # --- threads
 
