@@ -155,7 +155,13 @@ class MoveLog:
     line says how many were lost.
     """
 
-    def __init__(self, stream: TextIO, *, enabled: bool = True, format: Format = "json") -> None:  # noqa: A002
+    def __init__(
+        self,
+        stream: TextIO,
+        enabled: bool = True,  # noqa: FBT001, FBT002 - a setting, handed on as it is
+        *,
+        format: Format = "json",  # noqa: A002 - its setting's name
+    ) -> None:
         self._stream = stream
         self._enabled = enabled
         self._line = _json_line if format == "json" else _text_line
