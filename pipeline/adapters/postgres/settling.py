@@ -1,0 +1,102 @@
+"""Settlements on a connection: one statement for a batch, which is its own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+
+from pipeline.adapters.postgres.arrays import numbers, texts
+from pipeline.adapters.postgres.claiming import read_rows
+from pipeline.adapters.postgres.queries import QUERIES
+from pipeline.adapters.postgres.session import Connection
+from pipeline.core.claims import Row, Settled, Settlement
+from pipeline.core.job import EPOCH_LIMIT
+from pipeline.core.outcome import Failure
+from pipeline.core.state import JobState
+from pipeline.core.story import attempt_outcome
+
+__all__ = ["settle"]
+
+_COMPLETED = QUERIES["settle_completed"]
+_ANY = QUERIES["settle_any"]
+_NO_FAILURE = Failure("", "")
+
+
+def settle(connection: Connection, worker: str, settlements: Sequence[Settlement]) -> list[Settled]:
+    """Settle each as if they came one after the other."""
+    if len({settlement[0] for settlement in settlements}) == len(settlements):
+        return _settle_distinct(connection, worker, settlements)
+    with connection.transaction():
+        return _settle_repeated(connection, worker, settlements)
+
+
+def _settle_repeated(connection: Connection, worker: str, settlements: Sequence[Settlement]) -> list[Settled]:
+    """In rounds of distinct jobs: a statement would settle a job that it meets twice by either of the two."""
+    answers: dict[int, Settled] = {}
+    while len(answers) < len(settlements):
+        left = [index for index in range(len(settlements)) if index not in answers]
+        now = list({settlements[index].job_id: index for index in reversed(left)}.values())
+        settled = _settle_distinct(connection, worker, [settlements[index] for index in now])
+        answers.update(zip(now, settled, strict=True))
+    return [answers[index] for index in range(len(settlements))]
+
+
+def _settle_distinct(connection: Connection, worker: str, settlements: Sequence[Settlement]) -> list[Settled]:
+    if not settlements:
+        return []
+    ordered = sorted(settlements, key=itemgetter(0))
+    only_completed = {settlement[2] for settlement in ordered} == {JobState.COMPLETED}
+    query, arrays = (_COMPLETED, _arrays(ordered)) if only_completed else (_ANY, _all_arrays(ordered))
+    moved = connection.execute(query, {"worker": worker, **arrays}, prepare=True, binary=True).fetchall()
+    if len(moved) == len(settlements):
+        return [Settled(True, settlement[1]) for settlement in settlements]
+    return _explain(connection, worker, settlements, accepted={row[0] for row in moved})
+
+
+def _arrays(ordered: Sequence[Settlement]) -> dict[str, str]:
+    ids, tokens, _, attempts, hops, started, finished, *_ = zip(*ordered, strict=True)
+    return {
+        "job_id": texts(ids),
+        "token": numbers(tokens),
+        "attempt": numbers(attempts),
+        "hop": numbers(hops),
+        "started_at": numbers(started),
+        "finished_at": numbers(finished),
+    }
+
+
+def _all_arrays(ordered: Sequence[Settlement]) -> dict[str, str]:
+    failures = [settlement.failure or _NO_FAILURE for settlement in ordered]
+    return {
+        **_arrays(ordered),
+        "state": texts([settlement.state for settlement in ordered]),
+        # A time beyond what Postgres knows must not keep the whole batch from being settled.
+        "due_at": numbers([min(settlement.due_at, EPOCH_LIMIT) for settlement in ordered]),
+        "reason": texts([settlement.reason for settlement in ordered]),
+        "outcome": texts([attempt_outcome(settlement) or "" for settlement in ordered]),
+        "error_class": texts([failure.error_class for failure in failures]),
+        "message": texts([failure.message for failure in failures]),
+        "stack": texts([failure.stack for failure in failures]),
+    }
+
+
+def _explain(
+    connection: Connection, worker: str, settlements: Sequence[Settlement], *, accepted: set[str]
+) -> list[Settled]:
+    missing = [settlement.job_id for settlement in settlements if settlement.job_id not in accepted]
+    rows = read_rows(connection, missing)
+    return [
+        Settled(True, settlement.token)
+        if settlement.job_id in accepted
+        else _verdict(rows.get(settlement.job_id), settlement, worker)
+        for settlement in settlements
+    ]
+
+
+def _verdict(found: tuple[Row, bool] | None, settlement: Settlement, worker: str) -> Settled:
+    """Accepted when this very settlement was carried out before, and its answer was lost on the way."""
+    if found is None:
+        return Settled(False, 0)
+    row, _ = found
+    wanted = (settlement.state, settlement.hop, settlement.token, worker)
+    return Settled(row[:4] == wanted, row.token)
