@@ -74,7 +74,7 @@ class TextFormatter(logging.Formatter):
         parts = [
             _timestamp(record.created),
             f"{record.levelname:<7}",
-            record.name,
+            _escape(record.name),
             _escape(_message(record)),
             *fields,
         ]
