@@ -20,6 +20,7 @@ from pipeline.adapters.avro.events import encode_event
 from pipeline.adapters.kafka.config import admin_config, consumer_config, producer_config
 from pipeline.adapters.kafka.consumer import KafkaJobConsumer
 from pipeline.adapters.kafka.producer import KafkaJobProducer
+from pipeline.adapters.postgres.effects import PostgresEffects
 from pipeline.adapters.postgres.store import PostgresJobStore
 from pipeline.adapters.prometheus import PrometheusMetrics
 from pipeline.config import Settings, load_settings
@@ -33,6 +34,7 @@ from pipeline.errors import ConfigError, SchemaError, UnknownQueue
 from pipeline.logs import MoveLog
 from pipeline.runtime.buffer import Buffer, Limits
 from pipeline.runtime.claimer import Claimer
+from pipeline.runtime.contexts import Contexts
 from pipeline.runtime.delivery import Delivery
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.executors import AsyncExecutor, Executor, ThreadExecutor
@@ -150,6 +152,16 @@ class Pipeline:
             connect_timeout=postgres.connect_timeout,
         )
 
+    def effects(self) -> PostgresEffects:
+        """Transactions for handlers, to be closed."""
+        postgres = self.settings.postgres
+        return PostgresEffects(
+            postgres.dsn.get_secret_value(),
+            schema=postgres.schema_name,
+            connect_timeout=postgres.connect_timeout,
+            most=self.settings.worker.concurrency,
+        )
+
     def metrics(self) -> PrometheusMetrics:
         return PrometheusMetrics(_Names(self.registry))
 
@@ -236,6 +248,11 @@ class _WorkerBuilder:
         codec = self._app.codec()
         buffer = Buffer(lanes=(THREAD, ASYNC), lane_of=self._lane_of, is_retry=self._is_retry)
         store = self._app.store()
+        effects = self._app.effects()
+        heartbeat = self._heartbeat(store)
+        contexts = Contexts(
+            worker_id=self._worker_id, effects=effects, alive=heartbeat.alive, clock=self._store_clock
+        )
         # The DLQ takes what the main topics took plus the headers that tell of errors.
         producer = self._app._producer(settings.topics.max_message_bytes + ERROR_HEADROOM_BYTES)  # noqa: SLF001
         events = self._events(producer)
@@ -244,13 +261,14 @@ class _WorkerBuilder:
             consumer=consumer,
             producer=producer,
             store=store,
+            effects=effects,
             buffer=buffer,
             intake=self._intake(consumer, buffer, events),
             claimer=self._claimer(buffer, store, codec, events, results),
             settler=self._settler(buffer, store, producer, events),
-            executors=self._executors(buffer, results),
+            executors=self._executors(buffer, contexts, results),
             events=events,
-            heartbeat=self._heartbeat(store),
+            heartbeat=heartbeat,
             metrics=self._metrics,
             results=results,
             clock=self._store_clock,
@@ -343,13 +361,14 @@ class _WorkerBuilder:
             held_recheck=self._settings.worker.held_recheck,
         )
 
-    def _executors(self, buffer: Buffer, results: Results) -> dict[str, Executor]:
+    def _executors(self, buffer: Buffer, contexts: Contexts, results: Results) -> dict[str, Executor]:
         worker = self._settings.worker
         return {
             THREAD: ThreadExecutor(
                 slots=worker.concurrency,
                 most_ahead=worker.batch_max,
                 clock=self._store_clock,
+                contexts=contexts.of,
                 on_runs=results.put,
                 on_room=buffer.wake,
             ),
@@ -357,6 +376,7 @@ class _WorkerBuilder:
                 slots=worker.async_concurrency,
                 most_ahead=worker.batch_max,
                 clock=self._store_clock,
+                contexts=contexts.of,
                 on_runs=results.put,
                 on_room=buffer.wake,
             ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "BrokerUnavailable",
+    "ClaimLost",
     "ConfigError",
     "DatabaseNotMigrated",
     "EmbeddedError",
@@ -77,6 +78,10 @@ class TopicsError(PipelineError):
 
 class StoreUnavailable(PipelineError):
     """Postgres could not be reached, or the connection broke: the outcome of the call is unknown."""
+
+
+class ClaimLost(PipelineError):
+    """The worker does not hold the job any more: another run has it, or has finished it."""
 
 
 class DatabaseNotMigrated(PipelineError):

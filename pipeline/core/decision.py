@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from pipeline.core.backoff import Random, RetryPolicy, choose_tier
 from pipeline.core.job import Job
-from pipeline.core.outcome import Cancelled, Failed, Failure, Outcome, Rejected, Snoozed, Succeeded
+from pipeline.core.outcome import Cancelled, Failed, Failure, Lost, Outcome, Rejected, Snoozed, Succeeded
 from pipeline.core.state import JobState, Trigger
 
-__all__ = ["DeadLetter", "Decision", "Finish", "RunLater", "decide"]
+__all__ = ["DeadLetter", "Decision", "Finish", "LetGo", "RunLater", "decide"]
 
 
 class Finish(NamedTuple):
@@ -41,7 +41,11 @@ class DeadLetter(NamedTuple):
     state: JobState = JobState.DEAD
 
 
-Decision = Finish | RunLater | DeadLetter
+class LetGo(NamedTuple):
+    """Nothing is written: the record is judged again, and ends as a duplicate once the other run has ended."""
+
+
+Decision = Finish | RunLater | DeadLetter | LetGo
 
 
 def decide(
@@ -56,6 +60,8 @@ def decide(
         return DeadLetter(outcome.reason, outcome.failure, (Trigger.ERROR, Trigger.REJECTED))
     if isinstance(outcome, Cancelled):
         return Finish(JobState.CANCELLED, (Trigger.CANCEL,), outcome.reason)
+    if isinstance(outcome, Lost):
+        return LetGo()
     return _after_snooze(job, outcome, tiers=tiers, now=now)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pipeline.core.claims import Claim
-from pipeline.core.decision import DeadLetter, Decision, Finish, RunLater
+from pipeline.core.decision import DeadLetter, Decision, Finish, LetGo, RunLater
 from pipeline.core.job import Job
 from pipeline.core.state import JobState, Trigger, move
 
@@ -56,6 +56,8 @@ def moves_of_decision(
     job: Job, decision: Decision, *, worker: str, token: int, started_at: float, finished_at: float
 ) -> list[Move]:
     """The moves from `running` that a settled decision made."""
+    if isinstance(decision, LetGo):
+        return []
     reason, error_class = _why(decision)
     state = JobState.RUNNING
     moves = []

@@ -84,15 +84,15 @@ def job_headers(job: Job, *, ce_time: str) -> HeaderList:
     return headers
 
 
-def forward_headers(record: Record, changes: Mapping[str, bytes | None], *, drop: tuple[str, ...] = ()) -> HeaderList:
+def forward_headers(
+    record: Record, changes: Mapping[str, bytes | None], *, drop: tuple[str, ...] = ()
+) -> HeaderList:
     """The headers of the next record of a job: those of `record`, with `changes` in their place.
 
     A change to None removes the header, and `drop` removes every header that starts with one of its prefixes.
     """
     kept: HeaderList = [
-        (name, value)
-        for name, value in record.headers
-        if name not in changes and not name.startswith(drop)
+        (name, value) for name, value in record.headers if name not in changes and not name.startswith(drop)
     ]
     kept.extend((name, value) for name, value in changes.items() if value is not None)
     return kept

@@ -9,11 +9,14 @@ from __future__ import annotations
 import traceback
 from typing import NamedTuple
 
+from pipeline.errors import ClaimLost, StoreUnavailable
+
 __all__ = [
     "Cancel",
     "Cancelled",
     "Failed",
     "Failure",
+    "Lost",
     "Outcome",
     "Reject",
     "Rejected",
@@ -118,11 +121,17 @@ class Cancelled(NamedTuple):
     reason: str
 
 
-Outcome = Succeeded | Failed | Rejected | Snoozed | Cancelled
+class Lost(NamedTuple):
+    """The claim passed to another worker while the handler ran: this run counts for nothing."""
+
+
+Outcome = Succeeded | Failed | Rejected | Snoozed | Cancelled | Lost
+
+OUTAGE_SNOOZE = 5.0  # seconds until a job runs again whose handler met an outage of ours
 
 
 def outcome_of(error: BaseException, *, permanent: tuple[type[BaseException], ...] = ()) -> Outcome:
-    """Classify what a handler raised."""
+    """Classify what a handler raised. An outage of our own store is not the job's fault: it costs no attempt."""
     if isinstance(error, Retry):
         return Failed(describe_failure(error), retry_after=error.after)
     if isinstance(error, Snooze):
@@ -131,6 +140,10 @@ def outcome_of(error: BaseException, *, permanent: tuple[type[BaseException], ..
         return Rejected(describe_failure(error))
     if isinstance(error, Cancel):
         return Cancelled(shorten(error.reason, MAX_MESSAGE))
+    if isinstance(error, ClaimLost):
+        return Lost()
+    if isinstance(error, StoreUnavailable):
+        return Snoozed(after=OUTAGE_SNOOZE, until=None)
     return Failed(describe_failure(error), permanent=isinstance(error, permanent))
 
 

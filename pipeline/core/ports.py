@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import BaseModel
 
@@ -15,6 +16,7 @@ from pipeline.core.offsets import Partition
 __all__ = [
     "Codec",
     "Delivered",
+    "Effects",
     "JobConsumer",
     "JobProducer",
     "JobStore",
@@ -168,6 +170,18 @@ class JobStore(Protocol):
 
         Settling again what this token settled before is accepted: the first answer may have been lost.
         """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Effects(Protocol):
+    """Transactions in which a handler's writes and the completion of its job commit together."""
+
+    def transaction(
+        self, worker_id: str, completion: Callable[[], Settlement]
+    ) -> AbstractContextManager[Any]:
+        """See `Context.transaction`. `completion` is asked for when the block ends well."""
         ...
 
     def close(self) -> None: ...

@@ -18,10 +18,21 @@ __all__ = ["Delivery", "Run"]
 class Delivery:
     """One record that this worker received. `epoch` is the assignment that it came in; `token` is 0 until claimed.
 
-    `payload` and `handler` are set when it is about to run.
+    `payload` and `handler` are set when it is about to run; `committed` once the handler's own transaction has completed it.
     """
 
-    __slots__ = ("due_at", "epoch", "handler", "job", "partition", "payload", "problem", "record", "token")
+    __slots__ = (
+        "committed",
+        "due_at",
+        "epoch",
+        "handler",
+        "job",
+        "partition",
+        "payload",
+        "problem",
+        "record",
+        "token",
+    )
 
     def __init__(self, record: Record, partition: Partition, job: Job, problem: str) -> None:
         self.record = record
@@ -33,6 +44,7 @@ class Delivery:
         self.token = 0
         self.payload: BaseModel | None = None
         self.handler: Handler | None = None
+        self.committed = False
 
     def claim_request(self) -> ClaimRequest:
         job, record = self.job, self.record

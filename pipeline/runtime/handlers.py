@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +20,18 @@ THREAD = "thread"
 ASYNC = "async"
 
 
+@dataclass(frozen=True)
 class Context:
-    """What a handler may know of its job beside the payload. `fencing_token` rises with each claim of the job."""
+    """What a handler may know of its job beside the payload.
 
-    __slots__ = ("fencing_token", "job")
+    `fencing_token` rises with each claim of the job: a write that carries it, and refuses a lower one than it has seen,
+    cannot be undone by a late worker.
+    """
 
-    def __init__(self, job: Job, fencing_token: int) -> None:
-        self.job = job
-        self.fencing_token = fencing_token
+    job: Job
+    fencing_token: int
+    _begin: Callable[[], AbstractContextManager[Any]] | None = None
+    _alive: Callable[[], bool] | None = None
 
     @property
     def job_id(self) -> str:
@@ -40,6 +45,23 @@ class Context:
     def attempt(self) -> int:
         """The first is 1."""
         return self.job.attempt
+
+    @property
+    def lost(self) -> bool:
+        """Whether this worker has lost its lease: another may run the job by now, and nothing done here will count."""
+        return self._alive is not None and not self._alive()
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """A Postgres transaction that takes effect exactly once: `with ctx.transaction() as tx: tx.execute(...)`.
+
+        What is written through `tx` (a psycopg connection) commits together with the completion of the job, at the end of
+        the block, and only if this worker still holds the claim. Once per run, as the last thing a handler does. Only for
+        plain functions: in an `async` handler it would block the loop. Raises `ClaimLost`, `StoreUnavailable`; let both
+        pass, neither costs the job an attempt.
+        """
+        if self._begin is None:
+            raise ConfigError("ctx.transaction() needs a worker with a Postgres store")
+        return self._begin()
 
 
 @dataclass(frozen=True)

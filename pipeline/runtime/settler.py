@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pipeline.core.backoff import Backoff, Random, RetryPolicy
 from pipeline.core.claims import Settled, Settlement
 from pipeline.core.clock import Clock
-from pipeline.core.decision import DeadLetter, Decision, RunLater, decide
+from pipeline.core.decision import DeadLetter, Decision, Finish, LetGo, RunLater, decide
 from pipeline.core.events import Move, moves_of_decision
 from pipeline.core.metrics import Metrics
 from pipeline.core.ports import JobProducer, JobStore, Outgoing
@@ -40,22 +40,22 @@ class Unsettled:
         self.decision = decision
         self.next_record = next_record
 
-    def settlement(self) -> Settlement:
-        run, decision = self.run, self.decision
-        job = run.delivery.job
-        later = isinstance(decision, RunLater)
-        return Settlement(
-            job_id=job.job_id,
-            token=run.delivery.token,
-            state=decision.state,
-            attempt=job.attempt,
-            hop=job.hop + 1 if later else job.hop,
-            started_at=run.started_at,
-            finished_at=run.finished_at,
-            due_at=decision.due_at if isinstance(decision, RunLater) else 0.0,
-            reason="" if isinstance(decision, RunLater) else decision.reason,
-            failure=None if not isinstance(decision, RunLater | DeadLetter) else decision.failure,
-        )
+
+def settlement(run: Run, decision: Finish | RunLater | DeadLetter) -> Settlement:
+    """What is written to the store for a run."""
+    job = run.delivery.job
+    return Settlement(
+        job_id=job.job_id,
+        token=run.delivery.token,
+        state=decision.state,
+        attempt=job.attempt,
+        hop=job.hop + isinstance(decision, RunLater),
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        due_at=decision.due_at if isinstance(decision, RunLater) else 0.0,
+        reason="" if isinstance(decision, RunLater) else decision.reason,
+        failure=None if isinstance(decision, Finish) else decision.failure,
+    )
 
 
 class Settler:
@@ -111,9 +111,15 @@ class Settler:
     def settle(self, batch: Sequence[Unsettled]) -> list[Unsettled]:
         """Settle what can be settled; give back what must be tried again. Raises `StoreUnavailable`."""
         ready, stuck = self._publish_next(batch)
-        if ready:
-            results = self._store.settle(self._worker_id, [item.settlement() for item in ready])
-            self._finish(ready, results)
+        writes = [
+            (item, settlement(item.run, item.decision))
+            for item in ready
+            if not isinstance(item.decision, LetGo)
+        ]
+        if writes:
+            results = self._store.settle(self._worker_id, [write for _, write in writes])
+            self._finish([item for item, _ in writes], results)
+        self._let_go([item for item in ready if isinstance(item.decision, LetGo)])
         return stuck
 
     def _publish_next(self, batch: Sequence[Unsettled]) -> tuple[list[Unsettled], list[Unsettled]]:
@@ -142,10 +148,16 @@ class Settler:
         self._events.settled(moves)
         self._count(accepted)
         self._buffer.done([item.run.delivery for item in accepted])
-        if refused:
-            # Another worker holds the job, or finished it. The record is judged again: it ends as a duplicate.
-            now = self._clock.time()
-            self._buffer.hold([item.run.delivery for item in refused], now + self._held_recheck)
+        self._let_go(refused)
+
+    def _let_go(self, items: Sequence[Unsettled]) -> None:
+        """Another worker holds the job, or finished it. The record is judged again: it ends as a duplicate."""
+        for item in items:
+            job = item.run.delivery.job
+            self._metrics.fenced(job.job_type, job.queue, 1)
+        if items:
+            until = self._clock.time() + self._held_recheck
+            self._buffer.hold([item.run.delivery for item in items], until)
 
     def _moves(self, item: Unsettled) -> list[Move]:
         run = item.run
@@ -162,6 +174,8 @@ class Settler:
         groups: dict[tuple[str, str, JobState, str], list[float]] = {}
         for item in accepted:
             job, run, decision = item.run.delivery.job, item.run, item.decision
+            if isinstance(decision, LetGo):
+                continue
             why = decision.reason if isinstance(decision, DeadLetter) else ""
             if isinstance(decision, RunLater) and decision.failure is None:
                 why = "snoozed"
@@ -195,7 +209,6 @@ class Settler:
 
     def _log_refused(self, item: Unsettled, settled: Settled) -> None:
         job = item.run.delivery.job
-        self._metrics.fenced(job.job_type, job.queue, 1)
         log.warning(
             "settle refused: the claim has passed to another worker",
             extra={
@@ -204,6 +217,6 @@ class Settler:
                 "job_type": job.job_type,
                 "token": item.run.delivery.token,
                 "current_token": settled.current_token,
-                "state": item.decision.state.value,
+                "decision": type(item.decision).__name__,
             },
         )

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pipeline.core.clock import Clock
 from pipeline.core.metrics import Metrics
-from pipeline.core.ports import JobConsumer, JobProducer, JobStore
+from pipeline.core.ports import Effects, JobConsumer, JobProducer, JobStore
 from pipeline.errors import StoreUnavailable
 from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.claimer import Claimer
@@ -53,6 +53,7 @@ class WorkerParts(NamedTuple):
     consumer: JobConsumer
     producer: JobProducer
     store: JobStore
+    effects: Effects
     buffer: Buffer
     intake: Intake
     claimer: Claimer
@@ -281,6 +282,7 @@ class Worker:
         if unwritten:
             log.error("records not written in time: %d", unwritten, extra={"action": "unwritten"})
         parts.producer.close()
+        parts.effects.close()
         parts.store.close()
         return still_running
 

@@ -1,0 +1,51 @@
+"""Builds what handlers are told of their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from pipeline.core.claims import Settlement
+from pipeline.core.clock import Clock
+from pipeline.core.ports import Effects
+from pipeline.core.state import JobState
+from pipeline.runtime.delivery import Delivery
+from pipeline.runtime.handlers import Context
+
+__all__ = ["Contexts"]
+
+
+class Contexts:
+    """`of` is called once for each run, just before the handler."""
+
+    def __init__(self, *, worker_id: str, effects: Effects, alive: Callable[[], bool], clock: Clock) -> None:
+        self._worker_id = worker_id
+        self._effects = effects
+        self._alive = alive
+        self._clock = clock
+
+    def of(self, delivery: Delivery) -> Context:
+        started_at = self._clock.time()
+
+        @contextmanager
+        def begin() -> Iterator[Any]:
+            completion = partial(self._completion, delivery, started_at=started_at)
+            with self._effects.transaction(self._worker_id, completion) as transaction:
+                yield transaction
+            delivery.committed = True
+
+        return Context(delivery.job, delivery.token, begin, self._alive)
+
+    def _completion(self, delivery: Delivery, *, started_at: float) -> Settlement:
+        job = delivery.job
+        return Settlement(
+            job_id=job.job_id,
+            token=delivery.token,
+            state=JobState.COMPLETED,
+            attempt=job.attempt,
+            hop=job.hop,
+            started_at=started_at,
+            finished_at=self._clock.time(),
+        )

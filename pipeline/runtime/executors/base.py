@@ -1,0 +1,104 @@
+"""What every executor shares: its interface, its pace, and how a handler is called."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from pydantic import BaseModel
+
+from pipeline.core.outcome import Failed, Failure, Outcome, Succeeded, outcome_of
+from pipeline.runtime.delivery import Delivery, Run
+from pipeline.runtime.handlers import Context, Handler
+
+__all__ = ["SUCCEEDED", "Executor", "OnRuns", "Pace", "outcome_after", "timed_out", "to_call"]
+
+AHEAD_SECONDS = 0.02
+OnRuns = Callable[[Sequence[Run]], None]
+Contexts = Callable[[Delivery], Context]
+SUCCEEDED = Succeeded()
+
+log = logging.getLogger("pipeline.executor")
+
+
+class Executor(Protocol):
+    def capacity(self) -> int:
+        """How many more jobs it wants now."""
+        ...
+
+    def submit(self, deliveries: Sequence[Delivery]) -> None: ...
+
+    def outstanding(self) -> int:
+        """Jobs taken and not given back."""
+        ...
+
+    def start(self) -> None: ...
+
+    def drop_unstarted(self) -> list[Delivery]:
+        """Stop starting jobs; give those that have not started."""
+        ...
+
+    def check(self) -> None:
+        """Look after time limits and idle slots; called several times a second."""
+        ...
+
+    def abandon(self) -> int:
+        """Cancel what still runs, as far as that can be done; give how many handlers may still be running."""
+        ...
+
+
+class Pace:
+    """How many jobs may be outstanding: the slots, and what they finish in `AHEAD_SECONDS`."""
+
+    def __init__(self, slots: int, *, most: int) -> None:
+        self._slots = slots
+        self._most = most
+        self._seconds = 0.01  # moving average of a run, a cautious guess at first
+
+    @property
+    def seconds(self) -> float:
+        return self._seconds
+
+    def ran(self, seconds: float) -> None:
+        self._seconds += (seconds - self._seconds) * 0.05
+
+    def room(self, outstanding: int, *, lost: int = 0) -> int:
+        """How many more to take now: when a slot is free, or half of what may be outstanding is done.
+
+        Taking each place as it comes free would make claims of one job; waiting for half makes them large, and leaves no
+        slot idle.
+        """
+        slots = self._slots - lost
+        if slots <= 0:
+            return 0
+        allowed = slots + int(min(self._most, slots * AHEAD_SECONDS / max(self._seconds, 1e-6)))
+        return max(0, allowed - outstanding) if outstanding < slots or outstanding * 2 <= allowed else 0
+
+
+def outcome_after(delivery: Delivery, error: BaseException) -> Outcome:
+    """What a run gave whose handler raised. A job that its own transaction has completed stays completed."""
+    handler, _ = to_call(delivery)
+    if delivery.committed:
+        log.warning(
+            "handler raised after its transaction had completed the job",
+            exc_info=error,
+            extra={"action": "raised_after_commit", "job_id": delivery.job.job_id},
+        )
+        return SUCCEEDED
+    return outcome_of(error, permanent=handler.job_type.permanent)
+
+
+def to_call(delivery: Delivery) -> tuple[Handler, BaseModel]:
+    """The handler and the payload of a delivery that was made ready to run."""
+    handler, payload = delivery.handler, delivery.payload
+    assert handler is not None
+    assert payload is not None
+    return handler, payload
+
+
+def timed_out(delivery: Delivery, seconds: float) -> Failed:
+    message = (
+        f"the handler of {delivery.job.job_type} did not end within its time limit (ran {seconds:.1f} s)"
+    )
+    return Failed(Failure("TimeoutError", message))

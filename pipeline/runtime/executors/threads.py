@@ -1,0 +1,183 @@
+"""A pool of threads, for handlers that are plain functions."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from pipeline.core.clock import Clock
+from pipeline.core.outcome import Outcome
+from pipeline.runtime.delivery import Delivery, Run
+from pipeline.runtime.executors.base import (
+    SUCCEEDED,
+    Contexts,
+    OnRuns,
+    Pace,
+    outcome_after,
+    timed_out,
+    to_call,
+)
+
+__all__ = ["ThreadExecutor"]
+
+log = logging.getLogger("pipeline.executor")
+
+
+class _Slot:
+    """A thread of the pool: what it runs and since when; `overdue` once that was settled without it."""
+
+    __slots__ = ("delivery", "overdue", "since")
+
+    def __init__(self) -> None:
+        self.delivery: Delivery | None = None
+        self.since = 0.0
+        self.overdue = False
+
+
+class ThreadExecutor:
+    """A pool of daemon threads around one queue: a thread that wakes works until the queue is empty.
+
+    Threads are woken for the work that is there, not one per job: a single thread gets through a batch of short jobs
+    faster than many that pass the interpreter around. A handler that overruns its time limit cannot be stopped: its job
+    is settled as timed out, and its thread is written off until the handler returns.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: int,
+        most_ahead: int,
+        clock: Clock,
+        contexts: Contexts,
+        on_runs: OnRuns,
+        on_room: Callable[[], None],
+    ) -> None:
+        self._slots = [_Slot() for _ in range(slots)]
+        self._clock = clock
+        self._contexts = contexts
+        self._on_runs = on_runs
+        self._on_room = on_room
+        self._pace = Pace(slots, most=most_ahead)
+        self._queue: deque[Delivery] = deque()
+        self._work = threading.Condition()
+        self._idle = 0
+        self._outstanding = 0
+        self._written_off = 0
+
+    def start(self) -> None:
+        for number, slot in enumerate(self._slots):
+            threading.Thread(target=self._loop, args=(slot,), name=f"handler-{number}", daemon=True).start()
+
+    def capacity(self) -> int:
+        with self._work:
+            return self._pace.room(self._outstanding, lost=self._written_off)
+
+    def outstanding(self) -> int:
+        return self._outstanding
+
+    def submit(self, deliveries: Sequence[Delivery]) -> None:
+        with self._work:
+            self._outstanding += len(deliveries)
+            self._queue.extend(deliveries)
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wake as many idle threads as have at least a millisecond of work each, but one at least."""
+        wanted = 1 + int(len(self._queue) * self._pace.seconds / 0.001)
+        if self._queue and self._idle:
+            self._work.notify(min(self._idle, wanted, len(self._queue)))
+
+    def _loop(self, slot: _Slot) -> None:
+        while True:
+            with self._work:
+                while not self._queue:
+                    self._idle += 1
+                    self._work.wait()
+                    self._idle -= 1
+                delivery = self._queue.popleft()
+                slot.since = self._clock.time()
+                slot.delivery = delivery
+            self._run(slot, delivery)
+
+    def _run(self, slot: _Slot, delivery: Delivery) -> None:
+        started = slot.since
+        outcome = self._call(delivery)
+        ended = self._clock.time()
+        with self._work:
+            slot.delivery = None
+            overdue, slot.overdue = slot.overdue, False
+            if overdue:
+                self._written_off -= 1
+            else:
+                self._outstanding -= 1
+                self._pace.ran(ended - started)
+            room = self._pace.room(self._outstanding, lost=self._written_off) > 0
+        if overdue:
+            log.warning(
+                "handler returned after its time limit; its slot is back",
+                extra={
+                    "action": "overdue_returned",
+                    "job_id": delivery.job.job_id,
+                    "seconds": ended - started,
+                },
+            )
+        else:
+            self._on_runs([Run(delivery, outcome, started, ended)])
+        if room:
+            self._on_room()
+
+    def check(self) -> None:
+        now = self._clock.time()
+        with self._work:
+            late = [slot for slot in self._slots if self._late(slot, now)]
+            runs = [self._write_off(slot, now) for slot in late]
+            self._wake()
+        if runs:
+            self._on_runs(runs)
+
+    def _late(self, slot: _Slot, now: float) -> bool:
+        if slot.delivery is None or slot.overdue:
+            return False
+        handler = slot.delivery.handler
+        limit = handler.job_type.timeout if handler else None
+        return limit is not None and now - slot.since > limit
+
+    def _write_off(self, slot: _Slot, now: float) -> Run:
+        delivery = slot.delivery
+        assert delivery is not None
+        slot.overdue = True
+        self._written_off += 1
+        self._outstanding -= 1
+        log.error(
+            "handler overran its time limit; its slot is lost until it returns",
+            extra={
+                "action": "overdue",
+                "job_id": delivery.job.job_id,
+                "job_type": delivery.job.job_type,
+                "slots_left": len(self._slots) - self._written_off,
+            },
+        )
+        return Run(delivery, timed_out(delivery, now - slot.since), slot.since, now)
+
+    def drop_unstarted(self) -> list[Delivery]:
+        with self._work:
+            dropped = list(self._queue)
+            self._queue.clear()
+            self._outstanding -= len(dropped)
+            return dropped
+
+    def abandon(self) -> int:
+        """A thread cannot be stopped from outside."""
+        with self._work:
+            return sum(slot.delivery is not None for slot in self._slots)
+
+    def _call(self, delivery: Delivery) -> Outcome:
+        """Run a handler; whatever it raises becomes an outcome, nothing else escapes."""
+        handler, payload = to_call(delivery)
+        try:
+            handler.call(payload, self._contexts(delivery))
+        except BaseException as error:  # noqa: BLE001 - SystemExit in a handler must not end a slot
+            return outcome_after(delivery, error)
+        return SUCCEEDED
