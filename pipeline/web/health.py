@@ -65,7 +65,10 @@ class HealthServer:
                 f"cannot listen on {host}:{port}: {error.strerror or error}; "
                 "worker.http_host and worker.http_port choose another address (port 0: any free one, off: none)"
             ) from None
-        self._thread = threading.Thread(target=self._server.serve_forever, name="pipeline-http", daemon=True)
+        # How often it looks whether it shall stop, in seconds.
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="pipeline-http", daemon=True
+        )
         self._stopped = False
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import socket
 import socketserver
 import sys
@@ -24,6 +25,7 @@ __all__ = ["JSON", "Answer", "BoundedServer"]
 log = logging.getLogger(__name__)
 JSON = "application/json"
 MAX_HEAD = 16_384
+_END = re.compile(rb"\r?\n\r?\n")
 
 
 class Answer(NamedTuple):
@@ -42,6 +44,7 @@ class BoundedServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 64
     allow_reuse_port = False  # else a second process on the port would silently take half of the requests
 
     def __init__(
@@ -86,11 +89,24 @@ class _Handler(BaseHTTPRequestHandler):
     server: BoundedServer
     server_version = "pipeline"
     sys_version = ""
+    default_request_version = (
+        "HTTP/1.0"  # a request without a version, or one that is none, gets a whole answer too
+    )
 
     def setup(self) -> None:
         self.connection = self.request
-        self.rfile = io.BytesIO(_read_head(self.connection, self.server.request_timeout))
+        self._head = _read_head(self.connection, self.server.request_timeout)
+        self.rfile = io.BytesIO(self._head)
         self.wfile = self._reply = io.BytesIO()
+
+    def handle(self) -> None:
+        if _END.search(self._head):
+            self.handle_one_request()
+        elif self._head:
+            self.request_version, self.command, self.requestline = "HTTP/1.0", "", ""
+            self._answer(
+                _problem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"allowed: {MAX_HEAD} bytes, whole")
+            )
 
     def finish(self) -> None:
         # One write, whose whole time is bounded: a client that does not read holds its thread no longer than that.
@@ -149,7 +165,7 @@ def _read_head(connection: socket.socket, timeout: float) -> bytes:
     """Read up to the empty line that ends the headers. Raises `TimeoutError` when it takes longer than `timeout`."""
     deadline = time.monotonic() + timeout
     head = b""
-    while b"\r\n\r\n" not in head and len(head) <= MAX_HEAD:
+    while not _END.search(head) and len(head) <= MAX_HEAD:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         chunk = connection.recv(4096)
         if not chunk:
