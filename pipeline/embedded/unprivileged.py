@@ -12,7 +12,8 @@ import ctypes
 import os
 import sys
 
-_PR_SET_KEEPCAPS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 8, 47, 2
+_PR_SET_SECUREBITS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 28, 47, 2
+_SECBIT_NO_SETUID_FIXUP = 4
 _CAP_DAC_OVERRIDE = 1
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -20,22 +21,29 @@ _CAPABILITY_VERSION_3 = 0x20080522
 def become(uid: int, gid: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
     if libc:
-        libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
+        # Keeps capabilities across setuid, and lets access(2) count them, by which initdb judges its programs.
+        libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     os.setgroups([])
     os.setgid(gid)
     os.setuid(uid)
     if libc:
-        _keep_file_access(libc)
+        _keep_only_file_access(libc)
 
 
-def _keep_file_access(libc: ctypes.CDLL) -> None:
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+def _keep_only_file_access(libc: ctypes.CDLL) -> None:
     mask = 1 << _CAP_DAC_OVERRIDE
+    if _set_capabilities(libc, mask):
+        libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE, 0, 0)
+    else:
+        _set_capabilities(libc, 0)
+
+
+def _set_capabilities(libc: ctypes.CDLL, mask: int) -> bool:
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     sets = (ctypes.c_uint32 * 6)(
         mask, mask, mask, 0, 0, 0
     )  # effective, permitted, inheritable; then bits 32+
-    libc.capset(ctypes.byref(header), ctypes.byref(sets))
-    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE, 0, 0)
+    return bool(libc.capset(ctypes.byref(header), ctypes.byref(sets)) == 0)
 
 
 if __name__ == "__main__":

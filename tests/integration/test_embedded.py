@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from pipeline.embedded import EmbeddedKafka, ExtraListener, Servers, start_servers
+from pipeline.embedded import EmbeddedKafka, EmbeddedPostgres, ExtraListener, Servers, prepare, start_servers
 from pipeline.embedded.kafka_probe import serves_metadata
 from pipeline.errors import EmbeddedError
 
@@ -35,7 +36,7 @@ servers = start_servers(folder, log=lambda line: print(line, flush=True))
 print("up", servers.kafka.pid, servers.postgres.pid, servers.data_dir, flush=True)
 signal.pause()
 """
-DEV = "from pipeline.cli.dev import command; command()"
+DEV = "import sys; from pipeline.cli import main; sys.argv[1:1] = ['dev']; main()"
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +183,28 @@ def test_a_broker_takes_one_more_listener_for_a_proxy_in_front(tmp_path: Path) -
         assert [broker.port for broker in admin.list_topics(timeout=10).brokers.values()] == [14_982]
 
 
+def test_a_restart_where_it_was_is_refused_when_another_took_the_port(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path / "postgres") as postgres:
+        postgres.stop()
+        with (
+            socket.create_server(("127.0.0.1", postgres.port)),
+            pytest.raises(EmbeddedError, match=f"another process took its client port {postgres.port}"),
+        ):
+            postgres.start()
+        postgres.start()
+
+
+def test_preparing_once_is_enough_and_the_broker_starts_from_what_was_recorded(tmp_path: Path) -> None:
+    prepare()
+    said: list[str] = []
+    prepare(said.append)
+    assert said == []
+    with EmbeddedKafka(tmp_path / "kafka") as kafka:
+        arguments = psutil.Process(kafka.pid).cmdline()
+        assert any(argument.startswith("-XX:AOTCache=") for argument in arguments)
+        assert "error has occurred while processing the AOT cache" not in kafka.log_file.read_text()
+
+
 def test_a_path_with_spaces_commas_and_foreign_letters_works(tmp_path: Path) -> None:
     with EmbeddedKafka(tmp_path / "größe, 東京" / "kafka") as kafka:
         assert kafka.running
@@ -232,7 +255,9 @@ def test_the_command_prints_and_stores_the_settings_and_stops_in_order(tmp_path:
         assert stat.S_IMODE((folder / "env").stat().st_mode) == 0o600
 
         with python(DEV, "--data-dir", folder) as second:
-            assert "in use by another process" in second.communicate(timeout=30)[0]
+            said = second.communicate(timeout=30)[0]
+            assert "in use by another process" in said
+            assert "Traceback" not in said
             assert second.returncode == 1
 
         dev.send_signal(signal.SIGTERM)
