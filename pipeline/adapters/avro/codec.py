@@ -84,12 +84,12 @@ class AvroCodec:
             )
         buffer = BytesIO()
         buffer.write(binding.header)
-        values = None
         try:
             values = binding.prepare(payload)
-            schemaless_writer(buffer, binding.newest.schema, values)
         except Unwritable as error:
             raise InvalidJob(f"{job_type}: field {error.path!r} {error}") from None
+        try:
+            schemaless_writer(buffer, binding.newest.schema, values)
         except Exception as error:  # noqa: BLE001 - fastavro raises anything; see _refuse_payload for "from None"
             _refuse_payload(binding, values, error)
         return buffer.getvalue()
@@ -153,9 +153,12 @@ def _read(job_type: str, data: bytes, reader: _Reader) -> Any:
     try:
         values = schemaless_reader(buffer, reader.writer.reading, reader.target)
     except Exception as error:  # noqa: BLE001 - fastavro raises anything on bad bytes
-        _refuse_bytes(job_type, data, reader, type(error).__name__)
-    if buffer.tell() != len(data):
-        _refuse_bytes(job_type, data, reader, "its end is not where the schema has it")
+        reason = "they end too early" if isinstance(error, EOFError) else type(error).__name__
+        _refuse_bytes(job_type, data, reader, reason)
+    if (excess := len(data) - buffer.tell()) != 0:
+        _refuse_bytes(
+            job_type, data, reader, "they end too early" if excess < 0 else f"{excess} bytes too many"
+        )
     return values
 
 

@@ -29,7 +29,7 @@ __all__ = ["match_model"]
 _SCALARS: Mapping[Any, Mapping[tuple[str, str | None], Prepare | None]] = {
     str: {("string", None): None},
     bytes: {("bytes", None): None},
-    float: {("double", None): None},
+    float: {("double", None): preparing.real_number},
     bool: {("boolean", None): preparing.instance(bool)},
     int: {
         ("int", None): preparing.bounded_int("int", 32),
@@ -74,7 +74,7 @@ class _Matcher:
         for name in sorted(model.model_fields.keys() - types.keys()):
             annotation = model.model_fields[name].annotation
             self._refuse(path + name, f"missing, but {name_of(annotation)} in {model.__name__}")
-        return preparing.record([(name, prepare) for name, prepare in prepared if prepare is not None])
+        return preparing.record(model, [(name, prepare) for name, prepare in prepared if prepare is not None])
 
     def _value(self, annotation: Any, schema: Schema, path: str) -> Prepare | None:
         annotation = unwrap(annotation)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 __all__ = [
@@ -24,6 +23,7 @@ __all__ = [
     "items_of",
     "optional",
     "plain_date",
+    "real_number",
     "record",
     "symbol",
     "values_of",
@@ -70,6 +70,13 @@ def instance(type_: type) -> Prepare:
         raise Unwritable(f"is {type(value).__name__}, not {type_.__name__}")
 
     return prepare
+
+
+def real_number(value: Any) -> Any:
+    """Floats, and integers in their place; fastavro would parse text, too."""
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        return value
+    raise Unwritable(f"is {type(value).__name__}, not a number")
 
 
 def aware_datetime(value: Any) -> Any:
@@ -135,20 +142,21 @@ def optional(branch: str, prepare: Prepare | None) -> Prepare:
     return lambda value: None if value is None else (branch, prepare(value))
 
 
-def record(fields: Sequence[tuple[str, Prepare]]) -> Prepare:
-    """Models to dictionaries. A flat one without a field to prepare costs nothing: its own `__dict__` is used."""
+def record(model: type, fields: Sequence[tuple[str, Prepare]]) -> Prepare:
+    """Models to dictionaries. One without a field to prepare costs nothing: its own `__dict__` is used."""
+    is_model = instance(model)
     if not fields:
-        return attrgetter("__dict__")
+        return lambda value: is_model(value).__dict__
 
-    def prepare(model: Any) -> Mapping[str, Any]:
-        values = dict(model.__dict__)
+    def prepare(value: Any) -> Mapping[str, Any]:
+        values = dict(is_model(value).__dict__)
         for name, prepare_field in fields:
+            if name not in values:
+                raise Unwritable("is missing").inside(name)
             try:
                 values[name] = prepare_field(values[name])
             except Unwritable as error:
                 raise error.inside(name) from None
-            except KeyError:
-                raise Unwritable("is missing").inside(name) from None
         return values
 
     return prepare
