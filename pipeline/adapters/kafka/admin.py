@@ -10,7 +10,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
+    Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -81,6 +81,8 @@ class KafkaAdmin:
     def __init__(self, config: Conf, *, timeout: float = 10.0) -> None:
         self._bootstrap: str = config["bootstrap.servers"]
         self._timeout = timeout
+        self._config = config
+        self._group_clients: dict[str, Consumer] = {}
         self._pause = threading.Event()  # never set: waiting for it is a pause
         # Its log would go to standard error unformatted; what matters is in the errors that are raised.
         self._client = construct(AdminClient, {"log_level": "0", **config})
@@ -212,17 +214,26 @@ class KafkaAdmin:
         return {Partition(each.topic, each.partition): future for each, future in asked.items()}
 
     def _committed(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Asked through a consumer that never joins the group.
+
+        The admin client's own request for it ends the process with a segmentation fault when the coordinator of a group
+        that is just being made answers that it is still loading (seen with librdkafka 2.16); a consumer waits for it.
+        """
         wanted = [TopicPartition(*partition) for partition in partitions]
         if not wanted:
             return {}
-        asked = self._client.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=self._timeout
-        )
-        answer = self._result(
-            asked[group], f"the offsets of group {group} cannot be read", {KafkaError.GROUP_ID_NOT_FOUND}
-        )
-        found = answer.topic_partitions if answer is not None else []
+        try:
+            found = self._group_client(group).committed(wanted, timeout=self._timeout)
+        except KafkaException as error:
+            raise self._translated(error, f"the offsets of group {group} cannot be read") from None
         return {Partition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+    def _group_client(self, group: str) -> Consumer:
+        client = self._group_clients.get(group)
+        if client is None:
+            conf = {"log_level": "0", **self._config, "group.id": group, "enable.auto.commit": "false"}
+            client = self._group_clients[group] = construct(Consumer, conf)
+        return client
 
     def _result(self, future: Future[T], what: str, harmless: Iterable[int] = ()) -> T | Any:
         try:
