@@ -10,6 +10,7 @@ import random
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from pipeline.adapters.avro.events import encode_event
 from pipeline.adapters.kafka.config import admin_config, consumer_config, producer_config
 from pipeline.adapters.kafka.consumer import KafkaJobConsumer
 from pipeline.adapters.kafka.producer import KafkaJobProducer
-from pipeline.adapters.postgres.effects import PostgresEffects
+from pipeline.adapters.postgres.effects import PostgresEffects, connect
 from pipeline.adapters.postgres.store import PostgresJobStore
 from pipeline.adapters.prometheus import PrometheusMetrics
 from pipeline.config import Settings, load_settings
@@ -151,6 +152,10 @@ class Pipeline:
             schema=postgres.schema_name,
             connect_timeout=postgres.connect_timeout,
         )
+
+    def connection(self) -> AbstractContextManager[Any]:
+        """A plain psycopg connection to the database of the store, in autocommit mode: for scripts and set-up."""
+        return connect(self.settings.postgres.dsn.get_secret_value(), self.settings.postgres.connect_timeout)
 
     def effects(self) -> PostgresEffects:
         """Transactions for handlers, to be closed."""

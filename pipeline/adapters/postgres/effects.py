@@ -7,7 +7,7 @@ lost its claim, or a job that another run has completed, rolls back everything: 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import psycopg
@@ -19,7 +19,7 @@ from pipeline.adapters.postgres.session import Connection, Target
 from pipeline.core.claims import Settlement
 from pipeline.errors import ClaimLost, StoreUnavailable
 
-__all__ = ["PostgresEffects"]
+__all__ = ["PostgresEffects", "connect"]
 
 _COMPLETE = """
     update {schema}.jobs set
@@ -88,6 +88,12 @@ class PostgresEffects:
 
     def close(self) -> None:
         self._pool.close()
+
+
+def connect(dsn: str, timeout: float) -> AbstractContextManager[Connection]:
+    """A plain connection in autocommit mode, with the search path that the database gives. Raises psycopg's errors."""
+    target = Target.of(dsn, schema="pipeline", connect_timeout=timeout, statement_timeout=0)
+    return psycopg.connect(**target.libpq("script"), autocommit=True)
 
 
 def _is_outage(error: psycopg.Error) -> bool:
