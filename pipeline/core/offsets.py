@@ -8,6 +8,7 @@ accept a commit from a former owner and let the offset fall.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -65,13 +66,19 @@ class OffsetTracker:
     def received(self, partition: Partition, offset: int) -> int:
         """Note a record and give the epoch to carry with it; 0 when the partition is not assigned.
 
-        A record that was received before in this epoch (the consumer was rewound) is not noted twice.
+        A record that was received before in this epoch (the consumer was rewound) is not noted twice, and one that was
+        left out then is put in its place.
         """
         tracked = self._partitions.get(partition)
         if tracked is None:
             return 0
-        if not tracked.pending or offset > tracked.pending[-1]:
-            tracked.pending.append(offset)
+        pending = tracked.pending
+        if offset < (tracked.next_offset or 0):
+            return tracked.epoch  # done before: noted again, it would let the offset fall
+        if not pending or offset > pending[-1]:
+            pending.append(offset)
+        elif pending[at := bisect_left(pending, offset)] != offset:
+            pending.insert(at, offset)
         return tracked.epoch
 
     def done(self, partition: Partition, offset: int, epoch: int) -> bool:

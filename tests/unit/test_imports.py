@@ -6,6 +6,7 @@ import ast
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,6 +65,7 @@ class Import(NamedTuple):
         return f"{self.module}:{self.line} imports {self.target}"
 
 
+@cache
 def imports_below(root: Path) -> list[Import]:
     """Every import statement in the package at `root`, also those inside functions."""
     found: list[Import] = []
