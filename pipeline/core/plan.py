@@ -82,7 +82,7 @@ def _create(spec: TopicSpec, brokers: int) -> Change:
             f"it is declared with {spec.replication} replicas, and the cluster has {_count(brokers, 'broker')}",
         )
     size = f"{_count(spec.partitions, 'partition')}, {_count(spec.replication, 'replica')}"
-    settings = ", ".join(f"{key}={value}" for key, value in sorted(spec.config.items()))
+    settings = ", ".join(f"{key} {_shown(key, value)}" for key, value in sorted(spec.config.items()))
     return Change(ChangeKind.CREATE, spec, f"{spec.name}: create with {size}, {settings}")
 
 

@@ -52,7 +52,11 @@ _CONSUMER: Mapping[str, str] = {
     "queued.max.messages.kbytes": "32768",
     "fetch.queue.backoff.ms": "50",
 }
-_CLASSIC_ONLY: Mapping[str, str] = {"partition.assignment.strategy": "cooperative-sticky"}
+_CLASSIC_ONLY: Mapping[str, str] = {
+    "partition.assignment.strategy": "cooperative-sticky",
+    # A member learns of a rebalance by a heartbeat, and a cooperative rebalance takes two rounds.
+    "heartbeat.interval.ms": "1000",
+}
 
 # key -> (values that change nothing, why there is no other)
 _FIXED: Mapping[str, tuple[frozenset[str], str]] = {

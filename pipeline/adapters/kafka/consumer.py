@@ -10,6 +10,7 @@ One thread owns it. Rebalances are served inside `poll` and `close`, and the lis
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -45,6 +46,8 @@ class KafkaJobConsumer:
         self._listener: RebalanceListener | None = None
         self._assigned: set[Partition] = set()
         self._moved = False  # partitions were taken away during the poll under way
+        self._max_poll_interval = int(config.get("max.poll.interval.ms", "300000")) / 1000
+        self._polled = time.monotonic()
         self._behind_from: dict[
             Partition, int
         ] = {}  # next offset to commit, as far as known: where lag counts from
@@ -65,6 +68,13 @@ class KafkaJobConsumer:
     def poll(self, max_records: int, timeout: float) -> list[Record]:
         """See `JobConsumer.poll`. Raises what the listener raised; `TopicsMissing` when a topic was deleted."""
         self._raise_kept()
+        self._fetch(max_records, timeout)
+        self._polled = time.monotonic()
+        self._raise_kept()  # what was fetched stays for the next call: it would be skipped otherwise
+        messages, self._fetched = self._fetched, []
+        return self._records(messages)
+
+    def _fetch(self, max_records: int, timeout: float) -> None:
         self._moved = False
         if not self._fetched:
             first = self._consumer.poll(timeout)
@@ -74,9 +84,6 @@ class KafkaJobConsumer:
             self._fetched += self._consumer.consume(max_records - len(self._fetched), 0)
         if self._moved:
             self._fetched = [message for message in self._fetched if self._is_ours(message)]
-        self._raise_kept()  # what was fetched stays for the next call: it would be skipped otherwise
-        messages, self._fetched = self._fetched, []
-        return self._records(messages)
 
     def commit(self, offsets: Mapping[Partition, int], *, wait: bool) -> bool:
         """See `JobConsumer.commit`."""
@@ -136,10 +143,15 @@ class KafkaJobConsumer:
             consumer.incremental_assign(given)
         else:
             consumer.assign(given)
+        consumer.resume(given)  # librdkafka keeps a pause from one assignment to the next
         self._assigned.update(partitions)
         self._tell("on_assigned", partitions)
 
-    def _on_revoke(self, _consumer: Consumer, taken: list[TopicPartition]) -> None:
+    def _on_revoke(self, consumer: Consumer, taken: list[TopicPartition]) -> None:
+        if time.monotonic() - self._polled > self._max_poll_interval:
+            # Queued before the group gave this member up for not polling: it says revoked, but it is too late.
+            self._on_lost(consumer, taken)
+            return
         partitions = _partitions(taken)
         self._moved = True
         self._tell("on_revoked", partitions)
