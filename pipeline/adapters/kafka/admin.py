@@ -60,6 +60,13 @@ _UNSETTLED = frozenset(
         KafkaError.OFFSET_NOT_AVAILABLE,
     }
 )
+_COORDINATOR_MOVES = frozenset(
+    {
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+    }
+)
 _STEP = 0.05
 _START = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -222,11 +229,18 @@ class KafkaAdmin:
         wanted = [TopicPartition(*partition) for partition in partitions]
         if not wanted:
             return {}
-        try:
-            found = self._group_client(group).committed(wanted, timeout=self._timeout)
-        except KafkaException as error:
-            raise self._translated(error, f"the offsets of group {group} cannot be read") from None
-        return {Partition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                found = self._group_client(group).committed(wanted, timeout=self._timeout)
+            except KafkaException as error:
+                if error.args[0].code() not in _COORDINATOR_MOVES or time.monotonic() > deadline:
+                    raise self._translated(error, f"the offsets of group {group} cannot be read") from None
+                self._pause.wait(_STEP)
+            else:
+                return {
+                    Partition(each.topic, each.partition): each.offset for each in found if each.offset >= 0
+                }
 
     def _group_client(self, group: str) -> Consumer:
         client = self._group_clients.get(group)
