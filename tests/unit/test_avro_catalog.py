@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import pipeline
 from pipeline.adapters.avro import SchemaCatalog, packaged_schemas_dir
+from pipeline.adapters.avro import catalog as catalog_module
 from pipeline.adapters.avro.parsing import parse
 from pipeline.errors import SchemaError
 from tests.unit.avro_examples import SCHEMAS, catalog_of, record
@@ -146,7 +146,8 @@ def test_in_a_wheel_the_packaged_schemas_lie_inside_the_package(
     def directory() -> Path | None:
         return packaged_schemas_dir()
 
-    monkeypatch.setattr(pipeline, "__file__", str(tmp_path / "pipeline" / "__init__.py"))
+    module = tmp_path / "pipeline" / "adapters" / "avro" / "catalog.py"
+    monkeypatch.setattr(catalog_module, "__file__", str(module))
     (tmp_path / "schemas").mkdir()
     assert directory() is None, "a folder of somebody else in site-packages"
     (tmp_path / "pipeline" / "_schemas").mkdir(parents=True)

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import pipeline
 from pipeline.adapters.avro.parsing import ParsedSchema, parse
 from pipeline.errors import SchemaError
 
@@ -71,7 +70,7 @@ class SchemaCatalog:
 
 def packaged_schemas_dir() -> Path | None:
     """The schemas inside the installed package, or those beside it in a source checkout; None if neither is there."""
-    package = Path(pipeline.__file__).parent
+    package = Path(__file__).parents[2]
     if (package / "_schemas").is_dir():
         return package / "_schemas"
     checkout = package.parent
