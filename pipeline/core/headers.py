@@ -7,6 +7,7 @@ says what is wrong, and the worker sends it to the dead letters with its bytes u
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
@@ -36,6 +37,10 @@ LAST = "pipeline-last-"
 
 MAX_TEXT = 256
 MAX_COUNT = 1_000_000
+MAX_HOP = 999_999_999  # a job that is put off every second takes 30 years to get there
+# Stands for a hop that cannot be read. Above any real one, or the record would be dropped as an older copy of its job and
+# never reach the dead letters; below the highest allowed, so that its letter can be replayed.
+UNREADABLE_HOP = MAX_HOP // 2
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 T = TypeVar("T")
@@ -119,7 +124,7 @@ def _parse(record: Record, queue: str) -> Job:
     job_id = _job_id(get(ID))
     job_type = _text(TYPE, get(TYPE))
     tenant = _text(TENANT, get(TENANT))
-    priority, ordering, trace = get(PRIORITY), get(ORDERING_KEY), get(TRACEPARENT)
+    priority, ordering = get(PRIORITY), get(ORDERING_KEY)
     not_before, expires, replays = get(NOT_BEFORE), get(EXPIRES), get(REPLAYS)
     return Job(
         job_id,
@@ -127,42 +132,32 @@ def _parse(record: Record, queue: str) -> Job:
         tenant,
         queue,
         _text(PRIORITY, priority) if priority else "normal",
-        _text(SOURCE, get(SOURCE)) if get(SOURCE) else "",
+        _aside(get(SOURCE)),
         _enqueued(get(TIME), record.timestamp),
         _count(ATTEMPT, get(ATTEMPT), 1),
-        _count(HOP, get(HOP), 0),
+        _count(HOP, get(HOP), 0, MAX_HOP),
         _seconds(NOT_BEFORE, not_before) if not_before else 0.0,
         _seconds(EXPIRES, expires) if expires else 0.0,
         _count(REPLAYS, replays, 0) if replays else 0,
         _text(ORDERING_KEY, ordering) if ordering else "",
-        _text(TRACEPARENT, trace) if trace else "",
+        _aside(get(TRACEPARENT)),
     )
 
 
-_OURS = frozenset(
-    {
-        ID,
-        TYPE,
-        TENANT,
-        ATTEMPT,
-        HOP,
-        NOT_BEFORE,
-        EXPIRES,
-        REPLAYS,
-        PRIORITY,
-        ORDERING_KEY,
-        TIME,
-        SOURCE,
-        TRACEPARENT,
-    }
-)
+# What a job cannot run without. Libraries that trace a service add a traceparent to each record they see written, so
+# that one may well be there twice.
+_NEEDED = frozenset({ID, TYPE, TENANT, ATTEMPT, HOP, NOT_BEFORE, EXPIRES, REPLAYS, PRIORITY, ORDERING_KEY})
 
 
 def _refuse_doubles(headers: HeaderList) -> None:
-    names = [name for name, _ in headers if name in _OURS]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    times = _given(headers)
+    twice = sorted(name for name, count in times.items() if count > 1 and name in _NEEDED)
     if twice:
-        raise _BadHeaderError(f"header {twice[0]} is given {names.count(twice[0])} times; allowed: once")
+        raise _BadHeaderError(f"header {twice[0]} is given {times[twice[0]]} times; allowed: once")
+
+
+def _given(headers: HeaderList) -> Counter[str]:
+    return Counter(name for name, _ in headers)
 
 
 def _text(name: str, raw: bytes | None) -> str:
@@ -180,6 +175,16 @@ def _text(name: str, raw: bytes | None) -> str:
     return value
 
 
+def _aside(raw: bytes | None) -> str:
+    """Text that a job can run without: when it cannot be read it is left out."""
+    if not raw:
+        return ""
+    try:
+        return _text("", raw)
+    except _BadHeaderError:
+        return ""
+
+
 def _job_id(raw: bytes | None) -> str:
     value = _text(ID, raw).lower()
     if not _UUID.fullmatch(value):
@@ -190,16 +195,14 @@ def _job_id(raw: bytes | None) -> str:
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
-def _count(name: str, raw: bytes | None, least: int) -> int:
+def _count(name: str, raw: bytes | None, least: int, most: int = MAX_COUNT) -> int:
     if raw is None:
         return least
-    if raw.isdigit() and len(raw) <= 7:
+    if raw.isdigit() and len(raw) <= 9:
         value = int(raw)
-        if least <= value <= MAX_COUNT:
+        if least <= value <= most:
             return value
-    raise _BadHeaderError(
-        f"header {name} is {raw[:80]!r}; allowed: a whole number from {least} to {MAX_COUNT}"
-    )
+    raise _BadHeaderError(f"header {name} is {raw[:80]!r}; allowed: a whole number from {least} to {most}")
 
 
 def _seconds(name: str, raw: bytes) -> float:
@@ -220,14 +223,19 @@ def _enqueued(raw: bytes | None, fallback: float) -> float:
         return fallback
     try:
         moment = datetime.fromisoformat(raw.decode())
-    except ValueError:
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
         return fallback
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return seconds if 0.0 <= seconds <= EPOCH_LIMIT else fallback
 
 
 def _fallback(record: Record, queue: str) -> Job:
-    """A job for a record that cannot run: a usable id where there is one, counters that keep it going onward."""
-    headers = dict(record.headers)
+    """A job for a record that cannot run: a usable id where there is one, counters that keep it going onward.
+
+    What is given twice is no value at all: the wrong one of two ids could pass for a job that completed.
+    """
+    times = _given(record.headers)
+    headers = {name: value if times[name] == 1 else b"" for name, value in record.headers}
     return Job(
         job_id=_or(lambda: _job_id(headers.get(ID)), source_job_id(record.source)),
         job_type=_or(lambda: _text(TYPE, headers.get(TYPE)), "unknown"),
@@ -235,7 +243,7 @@ def _fallback(record: Record, queue: str) -> Job:
         queue=queue,
         enqueued_at=record.timestamp,
         attempt=_or(lambda: _count(ATTEMPT, headers.get(ATTEMPT), 1), 1),
-        hop=_or(lambda: _count(HOP, headers.get(HOP), 0), 0),
+        hop=_or(lambda: _count(HOP, headers.get(HOP), 0, MAX_HOP), UNREADABLE_HOP),
         replays=_or(lambda: _count(REPLAYS, headers.get(REPLAYS), 0), 0),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from pipeline.core import headers as h
 from pipeline.core.decision import DeadLetter, RunLater
 from pipeline.core.job import Job, Record
@@ -22,7 +24,8 @@ def retry_record(delivery: Delivery, decision: RunLater, *, topic: str, group: s
     changes: dict[str, bytes | None] = {
         h.ATTEMPT: b"%d" % decision.attempt,
         h.HOP: b"%d" % (job.hop + 1),
-        h.NOT_BEFORE: f"{decision.due_at:.3f}".encode(),
+        # Rounded up: a record that is due at a fraction of a millisecond must not run before it.
+        h.NOT_BEFORE: f"{ceil(decision.due_at * 1000) / 1000:.3f}".encode(),
     }
     if decision.failure is not None:
         changes.update(_errors(record, decision.failure, group=group, now=now))
@@ -35,7 +38,9 @@ def dead_letter(delivery: Delivery, decision: DeadLetter, *, topic: str, group: 
     changes: dict[str, bytes | None] = {
         h.REASON: decision.reason.encode(),
         h.NOT_BEFORE: None,
-        **_identity(record, job),
+        # Written anew, because the record's own may be missing, doubled or unreadable: a replay could not be recognised.
+        h.ID: job.job_id.encode(),
+        h.HOP: b"%d" % job.hop,
         **_errors(record, decision.failure, group=group, now=now),
     }
     return Outgoing(topic, record.key, record.value, h.forward_headers(record, changes))
@@ -52,13 +57,6 @@ def replay_record(letter: Record, job: Job, *, topic: str) -> Outgoing:
     }
     headers = h.forward_headers(letter, changes, drop=(h.FIRST, h.LAST))
     return Outgoing(topic, letter.key, letter.value, headers)
-
-
-def _identity(record: Record, job: Job) -> dict[str, bytes | None]:
-    """Identity for a record that lacks a usable id: without it a replay could not be recognised."""
-    if dict(record.headers).get(h.ID) == job.job_id.encode():
-        return {}
-    return {h.ID: job.job_id.encode(), h.HOP: b"%d" % job.hop}
 
 
 def _errors(record: Record, failure: Failure, *, group: str, now: float) -> dict[str, bytes | None]:
