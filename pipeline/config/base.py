@@ -71,8 +71,15 @@ def _split(value: object) -> object:
         return value
     text = value.strip()
     if text.startswith("["):
-        return json.loads(text)  # its error is a ValueError
+        return _from_json(text)
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _from_json(text: str) -> object:
+    try:
+        return json.loads(text)  # its own error is a ValueError
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def read_options(value: object) -> dict[str, str]:
@@ -83,7 +90,7 @@ def read_options(value: object) -> dict[str, str]:
         raise ValueError("not a table")  # noqa: TRY004 - pydantic understands a ValueError
     text = value.strip()
     if text.startswith("{"):
-        return read_options(json.loads(text))
+        return read_options(_from_json(text))
     pairs = [part.partition("=") for part in _NEXT_OPTION.split(text) if part.strip()]
     if not all(separator for _, separator, _ in pairs):
         raise ValueError("not key=value")

@@ -84,7 +84,7 @@ def _range(field: FieldInfo) -> str:
 def option_of(key: str) -> tuple[SettingKey, str] | None:
     """Split `kafka.options.sasl.password` into its setting and `sasl.password`; None for any other key."""
     for setting in setting_keys().values():
-        if setting.options and key.startswith(f"{setting.key}."):
+        if setting.options and key.startswith(f"{setting.key}.") and not key.endswith("."):
             return setting, key[len(setting.key) + 1 :]
     return None
 

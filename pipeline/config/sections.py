@@ -200,6 +200,16 @@ class PublisherSettings(Section):
         "lz4", description="Compression of batches."
     )
 
+    @model_validator(mode="after")
+    def _check_linger(self) -> PublisherSettings:
+        if self.linger_ms >= self.timeout * 1000:
+            raise Clash(
+                "publisher.linger_ms",
+                self.linger_ms,
+                f"less than publisher.timeout, which is {self.timeout} seconds",
+            )
+        return self
+
 
 class WorkerSettings(Section):
     """A worker process."""
@@ -267,13 +277,18 @@ class WorkerSettings(Section):
                 self.heartbeat_interval,
                 f"at most a third of worker.lease, which is {self.lease}",
             )
-        for key in ("session_timeout", "revoke_timeout"):
-            if getattr(self, key) >= self.max_poll_interval:
-                raise Clash(
-                    f"worker.{key}",
-                    getattr(self, key),
-                    f"less than worker.max_poll_interval, which is {self.max_poll_interval}",
-                )
+        if self.session_timeout > self.max_poll_interval:
+            raise Clash(
+                "worker.session_timeout",
+                self.session_timeout,
+                f"at most worker.max_poll_interval, which is {self.max_poll_interval}",
+            )
+        if self.revoke_timeout >= self.max_poll_interval:  # nothing is polled meanwhile
+            raise Clash(
+                "worker.revoke_timeout",
+                self.revoke_timeout,
+                f"less than worker.max_poll_interval, which is {self.max_poll_interval}",
+            )
         return self
 
 

@@ -310,6 +310,7 @@ def test_a_wrong_secret_is_refused_without_being_shown() -> None:
         ("worker", "fast", "--set worker: 'worker' is a section; allowed: its keys, as worker.concurrency"),
         ("worker.leese", 1, "--set worker.leese: there is no such setting; did you mean worker.lease?"),
         ("", 1, "--set : there is no such setting"),
+        ("kafka.options.", 1, "--set kafka.options.: there is no such setting"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key_and_what_is_allowed(
@@ -345,8 +346,22 @@ CLASHES: dict[str, tuple[dict[str, object], str]] = {
         ),
     ),
     "polls": (
-        {"worker.max_poll_interval": 10},
-        "worker.session_timeout is 10.0 (default); allowed: less than worker.max_poll_interval, which is 10.0",
+        {"worker.max_poll_interval": 9},
+        "worker.session_timeout is 10.0 (default); allowed: at most worker.max_poll_interval, which is 9.0",
+    ),
+    "revokes": (
+        {"worker.revoke_timeout": 300},
+        (
+            "worker.revoke_timeout is 300.0 (flag --set worker.revoke_timeout); "
+            "allowed: less than worker.max_poll_interval, which is 300.0"
+        ),
+    ),
+    "linger": (
+        {"publisher.timeout": 0.1, "publisher.linger_ms": 100},
+        (
+            "publisher.linger_ms is 100.0 (flag --set publisher.linger_ms); "
+            "allowed: less than publisher.timeout, which is 0.1 seconds"
+        ),
     ),
     "replicas": (
         {"topics.min_insync_replicas": 2},
@@ -412,6 +427,35 @@ def test_a_file_that_is_named_and_missing_is_refused() -> None:
 )
 def test_variables_that_are_no_settings_are_left_alone(name: str, value: str) -> None:
     assert load_settings(environ={name: value}) == Settings()
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(codec=None))
+    | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    overrides=st.dictionaries(
+        st.sampled_from([*setting_keys(), "kafka.options.x", "x.y"]), ANYTHING, max_size=3
+    )
+)
+def test_whatever_is_given_the_answer_is_settings_or_one_error_of_ours(overrides: dict[str, object]) -> None:
+    try:
+        shown = repr(show(load_settings(overrides, environ={})))
+    except ConfigError as error:
+        shown = str(error)
+    assert shown.encode()
+
+
+def test_json_that_is_nested_too_deeply_is_refused() -> None:
+    assert len(refusal({"PIPELINE_QUEUES": "[" * 100_000, "PIPELINE_KAFKA__OPTIONS": '{"a":' * 100_000})) == 2
 
 
 # --- what others take from it
