@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipeline.core.backoff import Random, RetryPolicy, choose_tier
-from pipeline.core.job import Job
+from pipeline.core.job import EPOCH_LIMIT, Job
 from pipeline.core.outcome import Cancelled, Failed, Failure, Lost, Outcome, Rejected, Snoozed, Succeeded
 from pipeline.core.state import JobState, Trigger
 
@@ -75,7 +75,7 @@ def _after_failure(
     delay = policy.delay(job.attempt, rng) if outcome.retry_after is None else outcome.retry_after
     return RunLater(
         tier=choose_tier(delay, tiers),
-        due_at=now + delay,
+        due_at=_readable(now + delay, now),
         attempt=job.attempt + 1,
         failure=outcome.failure,
         triggers=(Trigger.ERROR, Trigger.RETRY_SCHEDULED),
@@ -86,8 +86,13 @@ def _after_snooze(job: Job, outcome: Snoozed, *, tiers: Sequence[float], now: fl
     due_at = outcome.until if outcome.until is not None else now + (outcome.after or 0.0)
     return RunLater(
         tier=choose_tier(max(0.0, due_at - now), tiers),
-        due_at=due_at,
+        due_at=_readable(due_at, now),
         attempt=job.attempt,
         failure=None,
         triggers=(Trigger.SNOOZED,),
     )
+
+
+def _readable(due_at: float, now: float) -> float:
+    """Any policy and any handler may name a time; one that no record can carry would make the job a malformed one."""
+    return min(due_at, EPOCH_LIMIT - 1) if due_at > now else now  # NaN is not above anything

@@ -132,10 +132,17 @@ OUTAGE_SNOOZE = 5.0  # seconds until a job runs again whose handler met an outag
 
 def outcome_of(error: BaseException, *, permanent: tuple[type[BaseException], ...] = ()) -> Outcome:
     """Classify what a handler raised. An outage of our own store is not the job's fault: it costs no attempt."""
+    try:
+        return _classified(error, permanent)
+    except Exception as broken:  # noqa: BLE001 - a signal of a user's own class may lack what ours have
+        return Failed(describe_failure(broken))
+
+
+def _classified(error: BaseException, permanent: tuple[type[BaseException], ...]) -> Outcome:
     if isinstance(error, Retry):
-        return Failed(describe_failure(error), retry_after=error.after)
+        return Failed(describe_failure(error), retry_after=_seconds("after", error.after))
     if isinstance(error, Snooze):
-        return Snoozed(error.after, error.until)
+        return _snoozed(error)
     if isinstance(error, Reject):
         return Rejected(describe_failure(error))
     if isinstance(error, Cancel):
@@ -145,6 +152,12 @@ def outcome_of(error: BaseException, *, permanent: tuple[type[BaseException], ..
     if isinstance(error, StoreUnavailable):
         return Snoozed(after=OUTAGE_SNOOZE, until=None)
     return Failed(describe_failure(error), permanent=isinstance(error, permanent))
+
+
+def _snoozed(snooze: Snooze) -> Snoozed:
+    if snooze.until is not None:
+        return Snoozed(None, _seconds("until", snooze.until))
+    return Snoozed(_seconds("after", snooze.after or 0.0), None)
 
 
 def describe_failure(error: BaseException) -> Failure:
@@ -157,7 +170,7 @@ def describe_failure(error: BaseException) -> Failure:
 def _message(error: BaseException) -> str:
     try:
         return shorten(str(error), MAX_MESSAGE)
-    except Exception as broken:  # noqa: BLE001 - a user's __str__ may raise anything
+    except BaseException as broken:  # noqa: BLE001 - a user's __str__ may raise anything, SystemExit too
         return f"(no text: __str__ raised {type(broken).__name__})"
 
 
