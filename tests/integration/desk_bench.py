@@ -1,0 +1,173 @@
+"""A namespace of its own on the real servers, and the command line run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+from click.testing import CliRunner
+
+from pipeline.adapters.avro.catalog import SchemaCatalog
+from pipeline.adapters.avro.codec import AvroCodec
+from pipeline.adapters.kafka.admin import KafkaAdmin
+from pipeline.adapters.kafka.config import admin_config, consumer_config, producer_config
+from pipeline.adapters.kafka.producer import KafkaJobProducer
+from pipeline.adapters.kafka.reader import KafkaReader
+from pipeline.adapters.postgres import migrate
+from pipeline.cli import dlq
+from pipeline.cli.common import Session
+from pipeline.core.job import Record
+from pipeline.core.ports import Outgoing
+from pipeline.core.topics import TopicNames, TopicSettings, declare
+from pipeline.demo.jobs import SendEmail
+from tests.servers import TestServers
+from tests.unit.letter_examples import dead_record
+
+ROOT = Path(__file__).parents[2]
+TIERS = [0.2]
+
+
+class Ended(NamedTuple):
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass
+class DeskBench:
+    """Topics and tables under one name. `queues` are those that the settings have."""
+
+    servers: TestServers
+    name: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:12]}")
+    queues: tuple[str, ...] = ("default",)
+
+    @property
+    def names(self) -> TopicNames:
+        return TopicNames(self.name)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PIPELINE_KAFKA__BOOTSTRAP_SERVERS": self.servers.bootstrap_servers,
+            "PIPELINE_POSTGRES__DSN": self.servers.postgres_dsn,
+            "PIPELINE_POSTGRES__SCHEMA_NAME": self.name,
+            "PIPELINE_NAMESPACE": self.name,
+            "PIPELINE_QUEUES": json.dumps(self.queues),
+            "PIPELINE_RETRY__TIERS": json.dumps(TIERS),
+            "PIPELINE_WORKER__HTTP_PORT": "off",
+            "PYTHONUTF8": "1",
+        }
+
+    def run(self, *arguments: str, **environment: str) -> Ended:
+        """Run `pipeline ARGUMENTS`."""
+        ended = subprocess.run(
+            [sys.executable, "-m", "pipeline", *arguments],
+            env={**self.environment, **environment},
+            cwd=ROOT,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=60,
+            check=False,
+        )
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+    def dlq(self, *arguments: str, **environment: str) -> Ended:
+        """Run `pipeline dlq ARGUMENTS` in this process, which is quicker. Our own errors are raised."""
+        runner = CliRunner(env={**self.environment, **environment})
+        ended = runner.invoke(dlq.command, arguments, obj=Session(None, ()), prog_name="pipeline dlq")
+        if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+            raise ended.exception
+        return Ended(ended.exit_code, ended.stdout, ended.stderr)
+
+    @contextmanager
+    def worker(self, target: str, log: Path, **environment: str) -> Iterator[None]:
+        """A worker process, stopped by SIGTERM at the end. Its log is written to a file."""
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pipeline", "worker", target],
+                env={**self.environment, **environment},
+                cwd=ROOT,
+                stdout=stream,
+                stderr=stream,
+            )
+            try:
+                yield
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(30) == 0, log.read_text()
+            finally:
+                process.kill()
+                process.wait(10)
+
+    # --- preparing
+
+    def create_topics(self, only: Callable[[str], bool] = lambda _: True) -> None:
+        settings = TopicSettings(partitions=3, events_partitions=1)
+        specs = declare(self.names, queues=self.queues, tiers=TIERS, settings=settings)
+        self.admin().create([spec for spec in specs if only(spec.name)])
+
+    def migrate(self) -> None:
+        migrate(self.servers.postgres_dsn, schema=self.name)
+
+    def bury(self, queue: str = "default", **letter: Any) -> None:
+        """Write a dead letter, as `dead_record` describes it."""
+        self.write([dead_record(**{"value": payload(), **letter})], topic=self.names.dlq(queue))
+
+    def write(self, records: list[Record], *, topic: str) -> None:
+        producer = KafkaJobProducer(producer_config(self.servers.bootstrap_servers))
+        try:
+            outgoing = [Outgoing(topic, record.key, record.value, record.headers) for record in records]
+            assert [end.error for end in producer.send_all(outgoing)] == [None] * len(records)
+        finally:
+            producer.close()
+
+    # --- looking
+
+    def read(self, topic: str) -> list[Record]:
+        config = consumer_config(self.servers.bootstrap_servers, group=self.name)
+        return list(KafkaReader(config).read(topic))
+
+    def letters(self, queue: str = "default") -> list[Record]:
+        return self.read(self.names.dlq(queue))
+
+    def replayed(self, queue: str = "default") -> list[Record]:
+        return self.read(self.names.main(queue))
+
+    def admin(self) -> KafkaAdmin:
+        return KafkaAdmin(admin_config(self.servers.bootstrap_servers))
+
+    def remove(self) -> None:
+        specs = declare(self.names, queues=self.queues, tiers=TIERS, settings=TopicSettings())
+        self.admin().delete([spec.name for spec in specs])
+        with psycopg.connect(self.servers.postgres_dsn) as connection:
+            connection.execute(f'drop schema if exists "{self.name}" cascade'.encode())
+
+
+def payload(subject: str = "Your order") -> bytes:
+    """A sound payload of the job type email.send."""
+    codec = AvroCodec(SchemaCatalog(ROOT / "schemas"))
+    codec.register("email.send", SendEmail)
+    return codec.encode("email.send", SendEmail(to="ada@example.test", subject=subject, body="Thank you."))
+
+
+def wait_until(condition: Callable[[], bool], what: str, *, timeout: float = 40.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"{timeout:g} s passed, but not yet: {what}"
+        time.sleep(0.1)
