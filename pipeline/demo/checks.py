@@ -73,18 +73,20 @@ def _started_once(found: Evidence) -> Check:
     Jobs that went through all attempts are left out: after their replay they begin with attempt 1 again.
     """
     spent = {job_id for job_id, attempt, *_ in found.starts if attempt == "3"}
-    processes: dict[tuple[str, str], list[str]] = {}
-    for job_id, attempt, _, process in found.starts:
+    starts: dict[tuple[str, str], list[str]] = {}
+    for job_id, attempt, token, process in found.starts:
         if job_id not in spent:
-            processes.setdefault((job_id, attempt), []).append(process)
-    again = [started for started in processes.values() if len(started) > 1]
-    excused = sum(found.killed in started and len(started) == 2 for started in again)
-    return Check(
-        "attempts started again",
-        "only the killed worker's",
-        f"{len(again)}, of them the killed worker's: {excused}",
-        len(again) == excused,
-    )
+            starts.setdefault((job_id, attempt), []).append(f"token {token} in {process}")
+    again = {run: started for run, started in starts.items() if len(started) > 1}
+    odd = {run: started for run, started in again.items() if not _excused(started, found.killed)}
+    text = f"{len(again) - len(odd)}, and of others {len(odd)}"
+    if odd:
+        text += f": {list(odd.items())[:3]}"
+    return Check("attempts started again", "only the killed worker's", text, not odd)
+
+
+def _excused(started: Sequence[str], killed: str) -> bool:
+    return len(started) == 2 and any(start.endswith(f" in {killed}") for start in started)
 
 
 def _attempts(found: Evidence) -> list[Check]:
