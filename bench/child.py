@@ -1,0 +1,158 @@
+"""What a benchmark measures runs in a process of its own: `python -m bench.child KIND JSON`. Prints figures as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+from confluent_kafka import Consumer, Message
+
+from bench.jobs import app, render, requests
+from pipeline import Context, load_settings
+from pipeline.demo.jobs import RenderInvoice
+
+BATCH = 1000
+
+
+class Meter:
+    """Counts handled jobs. Time and CPU run from the first job to the last."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._count = 0
+        self._first = self._last = 0.0
+        self._cpu_first = self._cpu_last = 0.0
+        self.done = threading.Event()
+
+    def add(self, count: int) -> None:
+        if not self._count:
+            self._first, self._cpu_first = time.perf_counter(), time.process_time()
+        self._count += count
+        if self._count >= self._total:
+            self.stop()
+
+    def stop(self) -> None:
+        if not self._last:
+            self._last, self._cpu_last = time.perf_counter(), time.process_time()
+            self.done.set()
+
+    def figures(self) -> dict[str, float]:
+        seconds = self._last - self._first
+        return {
+            "jobs_per_s": self._count / seconds,
+            "cpu_us_per_job": (self._cpu_last - self._cpu_first) / self._count * 1e6,
+            "jobs": self._count,
+        }
+
+
+def publish(count: int) -> dict[str, float]:
+    """Enqueue as fast as one producer can."""
+    prepared = list(requests(count))
+    with app.publisher() as publisher:
+        publisher.publish_many(prepared[:1])
+        started, cpu = time.perf_counter(), time.process_time()
+        result = publisher.publish_many(prepared)
+        seconds = time.perf_counter() - started
+    assert len(result.job_ids) == count, result.refused[:3]
+    return {"jobs_per_s": count / seconds, "cpu_us_per_job": (time.process_time() - cpu) / count * 1e6}
+
+
+def bare(
+    count: int, *, decode: bool = False, look_up: bool = False, insert: bool = False
+) -> dict[str, float]:
+    """A loop that consumes, and does what else is asked for, a batch at a time; offsets committed at its end."""
+    settings = load_settings()
+    topic = app.names.main("default")
+    consumer = Consumer(
+        {
+            "bootstrap.servers": settings.kafka.bootstrap_servers,
+            "group.id": f"bare{time.time_ns()}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    codec = app.codec()
+    table = f'"{settings.namespace}".done{time.time_ns()}'
+    meter = Meter(count)
+    with psycopg.connect(settings.postgres.dsn.get_secret_value(), autocommit=True) as database:
+        database.execute(
+            f"create table {table} (job_id uuid primary key, tenant text, at timestamptz default now())"
+        )
+        seen = 0
+        while seen < count:
+            messages = consumer.consume(BATCH, timeout=0.005)
+            if not messages:
+                continue
+            if not seen:
+                meter.add(0)
+            ids = [_job_id(message) for message in messages]
+            if look_up:
+                database.execute(
+                    f"select job_id from {table} where job_id = any(%s::uuid[])", (ids,)
+                ).fetchall()
+            if decode:
+                for message in messages:
+                    codec.decode("invoice.render", message.value() or b"")
+            if insert:
+                tenants = [(m.key() or b"").decode() for m in messages]
+                database.execute(
+                    f"insert into {table} (job_id, tenant) select * from unnest(%s::uuid[], %s::text[]) "
+                    "on conflict do nothing",
+                    (ids, tenants),
+                )
+            consumer.commit(asynchronous=False)
+            seen += len(messages)
+            meter.add(len(messages))
+    consumer.close()
+    return meter.figures()
+
+
+def _job_id(message: Message) -> str:
+    value = dict(message.headers() or ())["ce_id"]
+    assert isinstance(value, bytes)
+    return value.decode()
+
+
+def work(count: int, *, sleep_ms: float = 0, kind: str = "thread") -> dict[str, float]:
+    """One worker of ours, until it has handled `count` jobs."""
+    meter = Meter(count)
+    app.handler(render)(_handlers(meter, sleep_ms / 1000)[kind])
+    worker = app.worker()
+
+    def stop_when_done() -> None:
+        meter.done.wait()
+        worker.stop()
+
+    threading.Thread(target=stop_when_done, daemon=True).start()
+    code = worker.run()
+    assert code == 0, code
+    return meter.figures()
+
+
+def _handlers(meter: Meter, seconds: float) -> dict[str, Callable[..., Any]]:
+    lock = threading.Lock()
+
+    def noop(_job: RenderInvoice, _ctx: Context) -> None:
+        if seconds:
+            time.sleep(seconds)
+        with lock:
+            meter.add(1)
+
+    async def wait(_job: RenderInvoice, _ctx: Context) -> None:
+        await asyncio.sleep(seconds)
+        meter.add(1)
+
+    return {"thread": noop, "async": wait}
+
+
+KINDS: dict[str, Callable[..., dict[str, float]]] = {"publish": publish, "bare": bare, "work": work}
+
+if __name__ == "__main__":
+    print(json.dumps(KINDS[sys.argv[1]](**json.loads(sys.argv[2]))))
