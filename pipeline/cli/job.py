@@ -120,7 +120,7 @@ def _state(story: JobStory) -> str:
 def run_lines(story: JobStory, *, stack: bool) -> list[str]:
     """A table of every run of a job; below it, if wanted, the stacks of their errors."""
     runs = _runs(story)
-    head = ("ATTEMPT", "TOKEN", "WORKER", "STARTED", "TOOK", "OUTCOME", "ERROR")
+    head = ("ATTEMPT", "TOKEN", "WORKER", "STARTED", "TOOK", "OUTCOME", "WHY")
     lines = table(head, [_row(run, runs[i + 1 : i + 2]) for i, run in enumerate(runs)])
     for run in runs if stack else ():
         if run.failure is not None and run.failure.stack.strip():
@@ -132,20 +132,19 @@ def run_lines(story: JobStory, *, stack: bool) -> list[str]:
 
 def _row(run: _Run, following: list[_Run]) -> tuple[object, ...]:
     took = duration(run.took) if run.took or run.outcome == JobState.COMPLETED else "-"
+    is_dead = run.outcome == AttemptOutcome.DEAD and run.reason
+    outcome = f"{run.outcome}: {one_line(run.reason, 60)}" if is_dead else run.outcome
     started = when(run.started_at)
-    return (run.attempt, run.token, printable(run.worker), started, took, _end(run, following), _error(run))
+    return (run.attempt, run.token, printable(run.worker), started, took, outcome, _why(run, following))
 
 
-def _end(run: _Run, following: list[_Run]) -> str:
-    if run.outcome == AttemptOutcome.LOST and following:
-        return f"lost, taken over by {printable(following[0].worker)}"
-    if run.outcome in (AttemptOutcome.DEAD, JobState.CANCELLED) and run.reason:
-        return f"{run.outcome}: {one_line(run.reason, 60)}"
-    return run.outcome
-
-
-def _error(run: _Run) -> str:
-    return one_line(f"{run.failure.error_class}: {run.failure.message}", 160) if run.failure else ""
+def _why(run: _Run, following: list[_Run]) -> str:
+    if run.outcome == AttemptOutcome.LOST:
+        taken_over = f"; taken over by {printable(following[0].worker)}" if following else ""
+        return f"its worker was gone{taken_over}"
+    if run.failure is not None:
+        return one_line(f"{run.failure.error_class}: {run.failure.message}", 160)
+    return one_line(run.reason, 160)
 
 
 # --- as JSON

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import psycopg
 from click.testing import CliRunner
 
@@ -25,7 +26,7 @@ from pipeline.adapters.kafka.config import admin_config, consumer_config, produc
 from pipeline.adapters.kafka.producer import KafkaJobProducer
 from pipeline.adapters.kafka.reader import KafkaReader
 from pipeline.adapters.postgres import migrate
-from pipeline.cli import dlq
+from pipeline.cli import dlq, job
 from pipeline.cli.common import Session
 from pipeline.core.job import Record
 from pipeline.core.ports import Outgoing
@@ -90,8 +91,17 @@ class DeskBench:
 
     def dlq(self, *arguments: str, **environment: str) -> Ended:
         """Run `pipeline dlq ARGUMENTS` in this process, which is quicker. Our own errors are raised."""
+        return self._invoke(dlq.command, arguments, environment)
+
+    def job(self, *arguments: str) -> Ended:
+        """The same for `pipeline job ARGUMENTS`."""
+        return self._invoke(job.command, arguments, {})
+
+    def _invoke(
+        self, command: click.Command, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> Ended:
         runner = CliRunner(env={**self.environment, **environment})
-        ended = runner.invoke(dlq.command, arguments, obj=Session(None, ()), prog_name="pipeline dlq")
+        ended = runner.invoke(command, arguments, obj=Session(None, ()))
         if ended.exception is not None and not isinstance(ended.exception, SystemExit):
             raise ended.exception
         return Ended(ended.exit_code, ended.stdout, ended.stderr)
@@ -155,6 +165,9 @@ class DeskBench:
     def remove(self) -> None:
         specs = declare(self.names, queues=self.queues, tiers=TIERS, settings=TopicSettings())
         self.admin().delete([spec.name for spec in specs])
+        self.drop_schema()
+
+    def drop_schema(self) -> None:
         with psycopg.connect(self.servers.postgres_dsn) as connection:
             connection.execute(f'drop schema if exists "{self.name}" cascade'.encode())
 
