@@ -73,8 +73,7 @@ def child(place: Place, kind: str, **arguments: Any) -> dict[str, float]:
     done = subprocess.run(
         command,
         env={**os.environ, **place.environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         check=False,
     )
     if done.returncode != 0:

@@ -113,7 +113,7 @@ class _Demo:
     def _command(self, *arguments: str) -> None:
         """Run a command as a user does, and show what it prints."""
         self._console.print(f"   [dim]$ pipeline {' '.join(arguments)}[/]")
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603 - our own command
             [sys.executable, "-m", "pipeline", *arguments], capture_output=True, text=True, check=False
         )
         for line in done.stdout.splitlines():
