@@ -8,6 +8,9 @@ Every record that was received is in exactly one place until it is done:
 
 One lock guards it all; every method is short and never blocks on anything else. Waiting records are read ahead of the
 partition's head, so no retry waits for the one before it, and none is given out before it is due.
+
+A record goes with its partition, except a doubtful one: a claim was asked for it, and the answer was lost. If the claim was
+granted, then the partition's next owner waits for this worker to end the job, and would wait for ever: so it is asked again.
 """
 
 from __future__ import annotations
@@ -56,12 +59,14 @@ class Buffer:
         self._in_flight: dict[str, Delivery] = {}
         self._parked: dict[str, list[Delivery]] = {}
         self._flying: Counter[Partition] = Counter()
+        self._leaving: set[Partition] = set()
         self._jobs = self._bytes = self._retries = 0
 
     # --- assignments
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         with self._changed:
+            self._leaving.difference_update(partitions)
             self._tracker.assign(partitions)
 
     def assigned(self) -> list[Partition]:
@@ -69,9 +74,10 @@ class Buffer:
             return self._tracker.assigned()
 
     def withdraw(self, partitions: Iterable[Partition]) -> None:
-        """Drop what has not started of partitions that are going away; what is in flight goes on."""
+        """Drop what has not started of partitions that are going away; what is in flight goes on, or does not come back."""
         gone = set(partitions)
         with self._changed:
+            self._leaving |= gone
             for lane, queue in self._ready.items():
                 self._ready[lane] = deque(d for d in queue if self._keep(d, gone))
             self._waiting = [entry for entry in self._waiting if self._keep(entry[2], gone)]
@@ -80,7 +86,7 @@ class Buffer:
                 self._parked[job_id] = [d for d in parked if self._keep(d, gone)]
 
     def _keep(self, delivery: Delivery, gone: set[Partition]) -> bool:
-        if delivery.partition in gone:
+        if delivery.partition in gone and not delivery.doubtful:
             self._uncount(delivery)
             return False
         return True
@@ -90,6 +96,7 @@ class Buffer:
         gone = list(partitions)
         with self._changed:
             self._tracker.drop(gone)
+            self._leaving.difference_update(gone)
 
     def wait_landed(self, partitions: Sequence[Partition], timeout: float) -> bool:
         """Wait until nothing of these partitions is in flight; False when `timeout` seconds were not enough."""
@@ -168,17 +175,19 @@ class Buffer:
         """These need no more work: their offsets are done, unless their assignment is over."""
         with self._changed:
             for delivery in deliveries:
-                self._land(delivery)
-                self._uncount(delivery)
-                self._tracker.done(delivery.partition, delivery.record.offset, delivery.epoch)
+                if self._land(delivery):
+                    self._uncount(delivery)
+                    self._tracker.done(delivery.partition, delivery.record.offset, delivery.epoch)
             self._changed.notify_all()
 
     def put_back(self, deliveries: Sequence[Delivery]) -> None:
-        """These could not be claimed: first in line again."""
+        """No answer came to their claims: doubtful, and first in line again."""
         with self._changed:
             for delivery in reversed(deliveries):
+                delivery.doubtful = True
                 if self._return(delivery):
                     self._ready[self._lane_of(delivery)].appendleft(delivery)
+            self._changed.notify_all()
 
     def hold(self, deliveries: Iterable[Delivery], until: float) -> None:
         """Look at these again at `until` (epoch seconds)."""
@@ -194,28 +203,38 @@ class Buffer:
         """Claimed here but not run: whoever reads the records next runs them. Their offsets stay open."""
         with self._changed:
             for delivery in deliveries:
-                self._land(delivery)
-                self._uncount(delivery)
+                if self._land(delivery):
+                    self._uncount(delivery)
             self._changed.notify_all()
 
     def hand_back_all(self) -> None:
-        """The worker goes: nothing in flight will come back."""
-        self.hand_back(list(self._in_flight.values()))
+        """The worker goes: nothing in flight is waited for. What comes back all the same is left alone."""
+        with self._changed:
+            self.hand_back(list(self._in_flight.values()))
 
     def _return(self, delivery: Delivery) -> bool:
-        """Take it out of flight; False when its assignment is over, then it is gone."""
-        self._land(delivery)
-        if self._tracker.epoch(delivery.partition) == delivery.epoch:
+        """Take it out of flight; False when its assignment ends or is over, then it is gone."""
+        if not self._land(delivery):
+            return False
+        if delivery.doubtful or self._stays(delivery):
             return True
         self._uncount(delivery)
         return False
 
-    def _land(self, delivery: Delivery) -> None:
+    def _stays(self, delivery: Delivery) -> bool:
+        partition = delivery.partition
+        return partition not in self._leaving and self._tracker.epoch(partition) == delivery.epoch
+
+    def _land(self, delivery: Delivery) -> bool:
+        """Take it out of flight; False when it is not there: it was handed back meanwhile."""
         job_id = delivery.job.job_id
+        if self._in_flight.get(job_id) is not delivery:
+            return False
         del self._in_flight[job_id]
         self._flying[delivery.partition] -= 1
         for parked in self._parked.pop(job_id, ()):
             self._ready[self._lane_of(parked)].appendleft(parked)
+        return True
 
     # --- offsets and figures
 

@@ -69,6 +69,7 @@ class Claimer:
         for delivery, claim in zip(taken, claims, strict=True):
             if claim.verdict is Verdict.CLAIMED:
                 delivery.token = claim.token
+                delivery.doubtful = False
                 granted.append(delivery)
                 moves.extend(moves_of_claim(delivery.job, claim, worker=self._worker_id, at=now))
                 if claim.previous:

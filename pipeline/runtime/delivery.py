@@ -19,10 +19,12 @@ class Delivery:
     """One record that this worker received. `epoch` is the assignment that it came in; `token` is 0 until claimed.
 
     `payload` and `handler` are set when it is about to run; `committed` once the handler's own transaction has completed it.
+    `doubtful` says that a claim was asked for it whose answer never came: this worker may hold the job without knowing.
     """
 
     __slots__ = (
         "committed",
+        "doubtful",
         "due_at",
         "epoch",
         "handler",
@@ -45,6 +47,7 @@ class Delivery:
         self.payload: BaseModel | None = None
         self.handler: Handler | None = None
         self.committed = False
+        self.doubtful = False
 
     def claim_request(self) -> ClaimRequest:
         job, record = self.job, self.record
