@@ -10,11 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from math import ceil
 from typing import NamedTuple, TypeVar
 
 from pipeline.core.job import EPOCH_LIMIT, Job, Record, source_job_id
 
-__all__ = ["Parsed", "forward_headers", "job_headers", "parse_job", "text_problem"]
+__all__ = ["Parsed", "due_text", "forward_headers", "job_headers", "parse_job", "text_problem"]
 
 SPECVERSION = "ce_specversion"
 ID = "ce_id"
@@ -65,6 +66,11 @@ def text_problem(value: str, *, limit: int = MAX_TEXT) -> str:
     return ""
 
 
+def due_text(due_at: float) -> str:
+    """A time before which a job must not run, rounded up: a fraction of a millisecond early is early, too."""
+    return f"{ceil(due_at * 1000) / 1000:.3f}"
+
+
 def job_headers(job: Job, *, ce_time: str) -> HeaderList:
     """The headers of a job's first record. Absent values have no header."""
     headers: HeaderList = [
@@ -82,7 +88,7 @@ def job_headers(job: Job, *, ce_time: str) -> HeaderList:
         (PRIORITY, job.priority if job.priority != "normal" else ""),
         (ORDERING_KEY, job.ordering_key),
         (TRACEPARENT, job.traceparent),
-        (NOT_BEFORE, f"{job.not_before:.3f}" if job.not_before else ""),
+        (NOT_BEFORE, due_text(job.not_before) if job.not_before else ""),
         (EXPIRES, f"{job.expires_at:.3f}" if job.expires_at else ""),
     )
     headers.extend((name, value.encode()) for name, value in optional if value)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from pipeline.core import headers as h
 from pipeline.core.decision import DeadLetter, RunLater
 from pipeline.core.job import Job, Record
@@ -24,8 +22,7 @@ def retry_record(delivery: Delivery, decision: RunLater, *, topic: str, group: s
     changes: dict[str, bytes | None] = {
         h.ATTEMPT: b"%d" % decision.attempt,
         h.HOP: b"%d" % (job.hop + 1),
-        # Rounded up: a record that is due at a fraction of a millisecond must not run before it.
-        h.NOT_BEFORE: f"{ceil(decision.due_at * 1000) / 1000:.3f}".encode(),
+        h.NOT_BEFORE: h.due_text(decision.due_at).encode(),
     }
     if decision.failure is not None:
         changes.update(_errors(record, decision.failure, group=group, now=now))
