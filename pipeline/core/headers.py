@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from math import ceil
 from typing import NamedTuple, TypeVar
 
@@ -128,8 +129,8 @@ def _parse(record: Record, queue: str) -> Job:
         _refuse_doubles(record.headers)
     get = headers.get
     job_id = _job_id(get(ID))
-    job_type = _text(TYPE, get(TYPE))
-    tenant = _text(TENANT, get(TENANT))
+    job_type = _known_text(TYPE, get(TYPE))
+    tenant = _known_text(TENANT, get(TENANT))
     priority, ordering = get(PRIORITY), get(ORDERING_KEY)
     not_before, expires, replays = get(NOT_BEFORE), get(EXPIRES), get(REPLAYS)
     return Job(
@@ -140,8 +141,8 @@ def _parse(record: Record, queue: str) -> Job:
         _text(PRIORITY, priority) if priority else "normal",
         _aside(get(SOURCE)),
         _enqueued(get(TIME), record.timestamp),
-        _count(ATTEMPT, get(ATTEMPT), 1),
-        _count(HOP, get(HOP), 0, MAX_HOP),
+        _known_count(ATTEMPT, get(ATTEMPT), 1),
+        _known_count(HOP, get(HOP), 0, MAX_HOP),
         _seconds(NOT_BEFORE, not_before) if not_before else 0.0,
         _seconds(EXPIRES, expires) if expires else 0.0,
         _count(REPLAYS, replays, 0) if replays else 0,
@@ -181,6 +182,11 @@ def _text(name: str, raw: bytes | None) -> str:
     return value
 
 
+# The same few values come with record after record; errors are not remembered.
+_known_text = lru_cache(maxsize=8192)(_text)
+
+
+@lru_cache(maxsize=1024)
 def _aside(raw: bytes | None) -> str:
     """Text that a job can run without: when it cannot be read it is left out."""
     if not raw:
@@ -192,6 +198,8 @@ def _aside(raw: bytes | None) -> str:
 
 
 def _job_id(raw: bytes | None) -> str:
+    if raw is not None and _CANONICAL_UUID.fullmatch(raw):
+        return raw.decode()
     value = _text(ID, raw).lower()
     if not _UUID.fullmatch(value):
         raise _BadHeaderError(f"header {ID} is {value[:80]!r}; allowed: a UUID")
@@ -199,6 +207,7 @@ def _job_id(raw: bytes | None) -> str:
 
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_CANONICAL_UUID = re.compile(_UUID.pattern.encode())
 
 
 def _count(name: str, raw: bytes | None, least: int, most: int = MAX_COUNT) -> int:
@@ -209,6 +218,9 @@ def _count(name: str, raw: bytes | None, least: int, most: int = MAX_COUNT) -> i
         if least <= value <= most:
             return value
     raise _BadHeaderError(f"header {name} is {raw[:80]!r}; allowed: a whole number from {least} to {most}")
+
+
+_known_count = lru_cache(maxsize=256)(_count)
 
 
 def _seconds(name: str, raw: bytes) -> float:

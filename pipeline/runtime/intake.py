@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from pipeline.core.clock import Clock
@@ -47,7 +48,9 @@ class Intake:
         self._consumer = consumer
         self._buffer = buffer
         self._settings = settings
-        self._queue_of = queue_of
+        # A name and a partition for each record would be most of the work of taking it in.
+        self._queue = lru_cache(maxsize=1024)(queue_of)
+        self._partition = lru_cache(maxsize=100_000)(Partition)
         self.is_retry = is_retry
         self._clock = clock
         self._before_commit = before_commit
@@ -68,8 +71,8 @@ class Intake:
         return len(records)
 
     def _delivery(self, record: Record) -> Delivery:
-        job, problem = parse_job(record, queue=self._queue_of(record.topic))
-        return Delivery(record, Partition(record.topic, record.partition), job, problem)
+        job, problem = parse_job(record, queue=self._queue(record.topic))
+        return Delivery(record, self._partition(record.topic, record.partition), job, problem)
 
     def commit(self, *, wait: bool = False) -> None:
         """Commit what is done. Offsets that the broker refused are computed anew next time."""

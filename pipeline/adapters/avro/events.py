@@ -32,30 +32,20 @@ _DOUBLE = struct.Struct("<d")
 
 def encode_event(moves: Sequence[Move]) -> bytes:
     """The record's value for moves of one job under one claim; there is at least one."""
-    job_id, job_type, tenant, queue, worker, attempt, hop, token = moves[0][:8]
+    first = moves[0]
     parts = [
         _HEADER,
-        _text(job_id),
-        _known(job_type),
-        _text(tenant),
-        _known(queue),
-        _known(worker),
-        _long(attempt),
-        _long(hop),
-        _long(token),
+        _text(first.job_id),
+        _identity(
+            first.job_type, first.tenant, first.queue, first.worker, first.attempt, first.hop, first.token
+        ),
         _long(len(moves)),
     ]
-    for move in moves:
-        _, _, _, _, _, _, _, _, previous, trigger, state, at, duration, reason, error_class = move
-        parts += (
-            _known(previous),
-            _known(trigger),
-            _known(state),
-            _long(int(at * 1_000_000)),
-            b"\x00" if duration is None else b"\x02" + _DOUBLE.pack(duration),
-            _text(reason) if reason else b"\x00",
-            _text(error_class) if error_class else b"\x00",
-        )
+    for _, _, _, _, _, _, _, _, previous, trigger, state, at, duration, reason, error_class in moves:
+        parts.append(_step(previous, trigger, state))
+        parts.append(_micros(int(at * 1_000_000)))
+        parts.append(b"\x00" if duration is None else b"\x02" + _DOUBLE.pack(duration))
+        parts.append(_text(reason) + _text(error_class) if reason or error_class else b"\x00\x00")
     parts.append(b"\x00")  # the end of the array
     return b"".join(parts)
 
@@ -77,14 +67,25 @@ def _text(value: str) -> bytes:
     return _long(len(raw)) + raw
 
 
-_known = lru_cache(maxsize=4096)(_text)  # of the few values that come again and again
+# What comes again and again is put together once.
+@lru_cache(maxsize=8192)
+def _identity(
+    job_type: str, tenant: str, queue: str, worker: str, attempt: int, hop: int, token: int
+) -> bytes:
+    texts = b"".join(map(_text, (job_type, tenant, queue, worker)))
+    return texts + b"".join(map(_long, (attempt, hop, token)))
+
+
+@lru_cache(maxsize=256)
+def _step(previous: str, trigger: str, state: str) -> bytes:
+    return b"".join(map(_text, (previous, trigger, state)))
 
 
 def _long(value: int) -> bytes:
-    """Avro's zig-zag, variable-length form of an integer."""
+    """Avro's zig-zag, variable-length form of an integer: seven bits a byte, the lowest first."""
     rest = value << 1 if value >= 0 else (-value << 1) - 1
     if rest < 0x80:
-        return _ONE_BYTE[rest]
+        return _LAST[rest]
     out = bytearray()
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)
@@ -93,4 +94,23 @@ def _long(value: int) -> bytes:
     return bytes(out)
 
 
-_ONE_BYTE = [bytes([value]) for value in range(0x80)]
+def _micros(value: int) -> bytes:
+    """`_long` for a present-day time, by tables: fourteen bits at a time, and the rest is small."""
+    rest = value << 1
+    if not 1 << 42 <= rest < 1 << 56:
+        return _long(value)
+    return (
+        _PAIRS[rest & 0x3FFF]
+        + _PAIRS[rest >> 14 & 0x3FFF]
+        + _PAIRS[rest >> 28 & 0x3FFF]
+        + _unsigned(rest >> 42)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _unsigned(value: int) -> bytes:
+    return _LAST[value] if value < 0x80 else bytes((value & 0x7F | 0x80,)) + _LAST[value >> 7]
+
+
+_LAST = [bytes((value,)) for value in range(0x80)]
+_PAIRS = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(0x4000)]
