@@ -327,7 +327,7 @@ class _WorkerBuilder:
             queue_of=lambda topic: self._names.queue_of(topic) or self._queue,
             is_retry=self._is_retry,
             clock=self._store_clock,
-            before_commit=events.flush,
+            events=events,
         )
 
     def _claimer(

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
-from pipeline.core.claims import Claim, ClaimRequest, Row, Settled, Settlement, Verdict, judge
+from pipeline.core.claims import Claim, ClaimRequest, Row, Settled, Settlement, Verdict, judge, refusal
 from pipeline.core.clock import Clock
 from pipeline.core.job import EPOCH_LIMIT, Source
 from pipeline.core.ports import WorkerInfo
@@ -103,12 +103,12 @@ class MemoryJobStore:
         # A job that this very call granted is one that the caller does run: it is nobody's to take back.
         judged_for = "" if request.job_id in granted else worker
         alive = story is not None and (request.job_id in granted or self._is_alive(story.worker_id))
-        verdict = judge(_row(story), request, worker=judged_for, owner_alive=alive)
-        before = story.state if story else None
+        row = _row(story)
+        verdict = judge(row, request, worker=judged_for, owner_alive=alive)
+        if verdict is Verdict.CLAIMED and not self._is_alive(worker):
+            verdict = Verdict.HELD
         if verdict is not Verdict.CLAIMED:
-            return Claim(verdict, 0, before)
-        if not self._is_alive(worker):
-            return Claim(Verdict.HELD, 0, before)
+            return refusal(row, request, verdict) if row else Claim(verdict)
         granted.add(request.job_id)
         return self._grant(worker, request, story)
 

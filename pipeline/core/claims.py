@@ -23,7 +23,7 @@ from pipeline.core.job import Source
 from pipeline.core.outcome import Failure
 from pipeline.core.state import JobState
 
-__all__ = ["Claim", "ClaimRequest", "Row", "Settled", "Settlement", "Verdict", "judge"]
+__all__ = ["Claim", "ClaimRequest", "Row", "Settled", "Settlement", "Verdict", "judge", "refusal"]
 
 
 class Verdict(StrEnum):
@@ -51,13 +51,15 @@ class Claim(NamedTuple):
     """The answer to a request.
 
     `token` is the fencing token, 0 unless claimed. `previous` is the worker from which a running job was taken over,
-    empty otherwise. `state` is what the row was before: None for a new row.
+    empty otherwise. `state` is what the row was before: None for a new row. `repeated` says of a duplicate that it is the
+    very record that the row was last claimed from: a worker ended before it had committed it.
     """
 
     verdict: Verdict
     token: int = 0
     state: JobState | None = None
     previous: str = ""
+    repeated: bool = False
 
 
 class Settlement(NamedTuple):
@@ -108,3 +110,9 @@ def judge(row: Row | None, request: ClaimRequest, *, worker: str, owner_alive: b
         return Verdict.CLAIMED
     same_record = row.source == (request.topic, request.partition, request.offset)
     return Verdict.HELD if same_record or request.hop > row.hop else Verdict.DUPLICATE
+
+
+def refusal(row: Row, request: ClaimRequest, verdict: Verdict) -> Claim:
+    """The answer to a request that is not granted."""
+    same_record = row.source == (request.topic, request.partition, request.offset)
+    return Claim(verdict, 0, row.state, repeated=verdict is Verdict.DUPLICATE and same_record)

@@ -9,7 +9,7 @@ from pipeline.core.decision import DeadLetter, Decision, Finish, LetGo, RunLater
 from pipeline.core.job import Job
 from pipeline.core.state import JobState, Trigger, move
 
-__all__ = ["Move", "moves_of_claim", "moves_of_decision"]
+__all__ = ["Move", "moves_of_claim", "moves_of_decision", "moves_of_repeat"]
 
 
 class Move(NamedTuple):
@@ -50,6 +50,25 @@ def moves_of_claim(job: Job, claim: Claim, *, worker: str, at: float) -> list[Mo
         Move(*identity, state, trigger, move(state, trigger), queued_at, None, claim.previous),
         Move(*identity, JobState.QUEUED, Trigger.WORKER_CLAIMED, JobState.RUNNING, at),
     ]
+
+
+# The last move into a state that a record can be found in when it comes again.
+_LAST_MOVE = {
+    JobState.COMPLETED: (JobState.RUNNING, Trigger.SUCCESS),
+    JobState.CANCELLED: (JobState.RUNNING, Trigger.CANCEL),
+    JobState.RETRYING: (JobState.FAILED, Trigger.RETRY_SCHEDULED),
+    JobState.DEAD: (JobState.FAILED, Trigger.MAX_RETRIES_EXCEEDED),
+}
+TOLD_AGAIN = "told again: the worker ended before its offset was committed"
+
+
+def moves_of_repeat(job: Job, claim: Claim, *, worker: str, at: float) -> list[Move]:
+    """What to tell when a settled record comes again: the event of its last move may never have been written."""
+    if not claim.repeated or claim.state not in _LAST_MOVE:
+        return []
+    state, trigger = _LAST_MOVE[claim.state]
+    identity = (job.job_id, job.job_type, job.tenant, job.queue, worker, job.attempt, job.hop, claim.token)
+    return [Move(*identity, state, trigger, move(state, trigger), at, None, TOLD_AGAIN)]
 
 
 def moves_of_decision(

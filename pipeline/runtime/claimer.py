@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from pipeline.core.claims import Claim, Verdict
 from pipeline.core.clock import Clock
-from pipeline.core.events import moves_of_claim
+from pipeline.core.events import Move, moves_of_claim, moves_of_repeat
 from pipeline.core.metrics import Metrics
 from pipeline.core.outcome import Failed, Failure, Outcome, Rejected, describe_failure
 from pipeline.core.ports import Codec, JobStore
@@ -64,7 +64,8 @@ class Claimer:
         granted: list[Delivery] = []
         duplicates: list[Delivery] = []
         held: list[Delivery] = []
-        moves = []
+        moves: list[Move] = []
+        repeats: list[Move] = []
         now = self._clock.time()
         for delivery, claim in zip(taken, claims, strict=True):
             if claim.verdict is Verdict.CLAIMED:
@@ -74,9 +75,14 @@ class Claimer:
                 moves.extend(moves_of_claim(delivery.job, claim, worker=self._worker_id, at=now))
                 if claim.previous:
                     self._tell_rescue(delivery, claim)
+            elif claim.verdict is Verdict.DUPLICATE:
+                duplicates.append(delivery)
+                repeats.extend(moves_of_repeat(delivery.job, claim, worker=self._worker_id, at=now))
             else:
-                (duplicates if claim.verdict is Verdict.DUPLICATE else held).append(delivery)
+                held.append(delivery)
         self._events.claimed(moves)
+        if repeats:
+            self._events.settled(repeats)
         self._put_away(duplicates, held, now)
         self._count(granted, now)
         return self._decode(granted, now)

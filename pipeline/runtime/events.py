@@ -1,15 +1,18 @@
 """Sends the moves of jobs to the events topic and to the log.
 
 The moves of a job that follow each other within a moment travel in one record, keyed by job id: a job that is claimed and
-done within the flush interval costs one record. An event is written after the move it tells of was stored; Postgres is
-the truth, and `flush` is called before offsets are committed, so that a crash repeats the job's record, not its silence.
+done within the flush interval costs one record. An event is written after the move it tells of was stored, and offsets are
+committed only once the events of their jobs are acknowledged: `seal` before, `acknowledged` after. After a crash in between
+the record comes again, is recognised, and its job's last move is told once more. The trail may repeat itself; it has no gap.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from pipeline.core.events import Move
 from pipeline.core.ports import Delivered, JobProducer, Outgoing
@@ -18,6 +21,8 @@ from pipeline.errors import PipelineError
 __all__ = ["EventSink"]
 
 log = logging.getLogger("pipeline.events")
+
+MOST_AGAIN = 50_000  # events kept while Kafka is away; a worker without Kafka gets no new jobs, so it never comes to that
 
 Encode = Callable[[Sequence[Move]], bytes]
 
@@ -37,13 +42,16 @@ class EventSink:
         self._topic = topic
         self._encode = encode
         self._write_log = write_log
-        self._lock = threading.Lock()
-        self._open: dict[str, list[Move]] = {}
+        self._changed = threading.Condition()
+        self._open: dict[str, list[Move]] = {}  # of jobs that run
+        self._again: list[tuple[int, Outgoing]] = []  # refused by Kafka, to be sent again
+        self._period = 0
+        self._unacknowledged: Counter[int] = Counter()  # by the period in which they were sent
         self._lost = 0
 
     def claimed(self, moves: Sequence[Move]) -> None:
-        """Moves of jobs that are running now: they wait for the end of the run, or for the next `flush`."""
-        with self._lock:
+        """Moves of jobs that are running now: they wait for the end of the run, or for the next `seal`."""
+        with self._changed:
             for move in moves:
                 self._open.setdefault(move.job_id, []).append(move)
         self._write_log(moves)
@@ -51,31 +59,64 @@ class EventSink:
     def settled(self, moves: Sequence[Move]) -> None:
         """Moves that ended runs: sent now, with those of the claim if they still wait."""
         by_job: dict[str, list[Move]] = {}
-        with self._lock:
+        with self._changed:
             for move in moves:
                 if move.job_id not in by_job:
                     by_job[move.job_id] = self._open.pop(move.job_id, [])
                 by_job[move.job_id].append(move)
-        self._send(by_job)
+            period = self._period
+        self._send(period, by_job)
         self._write_log(moves)
 
-    def flush(self) -> None:
-        """Send what still waits, of jobs that run for longer."""
-        with self._lock:
+    def seal(self) -> int:
+        """Send what still waits, and end a period; give its number for `acknowledged`."""
+        with self._changed:
             waiting, self._open = self._open, {}
-        self._send(waiting)
+            again, self._again = self._again, []
+            period = self._period
+            self._period += 1
+        for former, record in again:
+            self._hand_over(former, record)
+        self._send(period, waiting)
+        return period
 
-    def _send(self, by_job: dict[str, list[Move]]) -> None:
-        for job_id, moves in by_job.items():
-            record = Outgoing(self._topic, job_id.encode(), self._encode(moves), [])
-            try:
-                self._producer.send(record, self._delivered)
-            except PipelineError as error:
-                self._delivered(Delivered(None, error))
+    def acknowledged(self, period: int, *, timeout: float = 0.0) -> bool:
+        """Whether Kafka has everything of that period and those before; waits up to `timeout` seconds for it."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._oldest() > period, timeout)
 
-    def _delivered(self, delivered: Delivered) -> None:
+    def _oldest(self) -> int:
+        return min(self._unacknowledged, default=self._period)
+
+    def _send(self, period: int, by_job: dict[str, list[Move]]) -> None:
+        records = [
+            Outgoing(self._topic, job_id.encode(), self._encode(moves), [])
+            for job_id, moves in by_job.items()
+        ]
+        if records:
+            with self._changed:
+                self._unacknowledged[period] += len(records)
+        for record in records:
+            self._hand_over(period, record)
+
+    def _hand_over(self, period: int, record: Outgoing) -> None:
+        ended = partial(self._ended, period, record)
+        try:
+            self._producer.send(record, ended)
+        except PipelineError as error:
+            ended(Delivered(None, error))
+
+    def _ended(self, period: int, record: Outgoing, delivered: Delivered) -> None:
+        with self._changed:
+            if delivered.error is not None and len(self._again) < MOST_AGAIN:
+                self._again.append((period, record))
+                return
+            self._unacknowledged[period] -= 1
+            if not self._unacknowledged[period]:
+                del self._unacknowledged[period]
+                self._changed.notify_all()
         if delivered.error is not None:
             self._lost += 1
             log.error(
-                "event not written: %s", delivered.error, extra={"action": "event_lost", "lost": self._lost}
+                "event given up: %s", delivered.error, extra={"action": "event_lost", "lost": self._lost}
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -14,12 +15,14 @@ from pipeline.core.offsets import Partition
 from pipeline.core.ports import JobConsumer
 from pipeline.runtime.buffer import Buffer, Limits
 from pipeline.runtime.delivery import Delivery
+from pipeline.runtime.events import EventSink
 
 __all__ = ["Intake", "IntakeSettings"]
 
 log = logging.getLogger("pipeline.intake")
 
 POLL_SECONDS = 0.05
+EVENT_PATIENCE = 2.0  # seconds that a last commit waits for events
 
 
 class IntakeSettings(NamedTuple):
@@ -43,7 +46,7 @@ class Intake:
         queue_of: Callable[[str], str],
         is_retry: Callable[[str], bool],
         clock: Clock,
-        before_commit: Callable[[], None],
+        events: EventSink,
     ) -> None:
         self._consumer = consumer
         self._buffer = buffer
@@ -53,8 +56,9 @@ class Intake:
         self._partition = lru_cache(maxsize=100_000)(Partition)
         self.is_retry = is_retry
         self._clock = clock
-        self._before_commit = before_commit
+        self._events = events
         self._commit_due = 0.0
+        self._sealed: deque[tuple[int, dict[Partition, int]]] = deque()  # done, their events on the way
         self._paused: set[Partition] = set()
         self._main_full = self._waiting_full = self._draining = False
 
@@ -67,19 +71,34 @@ class Intake:
             self._buffer.receive([self._delivery(record) for record in records], self._clock.time())
         self._press_back()
         if self._clock.monotonic() >= self._commit_due:
-            self.commit()
+            self._seal()
+        if self._sealed:
+            self._commit_sealed(wait=False, patience=0.0)
         return len(records)
 
     def _delivery(self, record: Record) -> Delivery:
         job, problem = parse_job(record, queue=self._queue(record.topic))
         return Delivery(record, self._partition(record.topic, record.partition), job, problem)
 
-    def commit(self, *, wait: bool = False) -> None:
-        """Commit what is done. Offsets that the broker refused are computed anew next time."""
+    def commit(self) -> None:
+        """Commit what is done, and wait for it; what has no acknowledged events within a bound is left to be redelivered."""
+        self._seal()
+        self._commit_sealed(wait=True, patience=EVENT_PATIENCE)
+
+    def _seal(self) -> None:
+        """Take what is done since the last time, and have the events of those jobs sent."""
         self._commit_due = self._clock.monotonic() + self._settings.commit_interval
         self._buffer.commit_failed(self._consumer.failed_commits())
-        offsets = self._buffer.take_commits()
-        self._before_commit()
+        done = self._buffer.take_commits()
+        period = self._events.seal()
+        if done:
+            self._sealed.append((period, done))
+
+    def _commit_sealed(self, *, wait: bool, patience: float) -> None:
+        """Commit what was sealed and has its events in Kafka. Offsets that are refused are computed anew next time."""
+        offsets: dict[Partition, int] = {}
+        while self._sealed and self._events.acknowledged(self._sealed[0][0], timeout=patience):
+            offsets |= self._sealed.popleft()[1]
         if offsets and not self._consumer.commit(offsets, wait=wait):
             self._buffer.commit_failed(offsets)
 
@@ -122,10 +141,7 @@ class Intake:
         """Drop what has not started, let what runs finish within the bound, commit, forget."""
         self._buffer.withdraw(partitions)
         landed = self._buffer.wait_landed(partitions, self._settings.revoke_timeout)
-        self._before_commit()
-        offsets = self._buffer.take_commits(partitions)
-        if offsets:
-            self._consumer.commit(offsets, wait=True)
+        self.commit()
         self._forget(partitions)
         log.info(
             "partitions revoked",
@@ -141,6 +157,9 @@ class Intake:
     def _forget(self, partitions: Sequence[Partition]) -> None:
         self._buffer.forget(partitions)
         self._paused.difference_update(partitions)
+        for _, offsets in self._sealed:
+            for partition in partitions:
+                offsets.pop(partition, None)
 
 
 def _full(was_full: bool, resume_at: float, *fills: float) -> bool:  # noqa: FBT001 - the state of a two-point switch

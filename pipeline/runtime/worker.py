@@ -272,7 +272,7 @@ class Worker:
         self._closing.set()
         if self._failure is None:
             self._settled_all.wait(CLOSING_SECONDS)
-            parts.intake.commit(wait=True)
+            parts.intake.commit()
         parts.buffer.hand_back_all()
         parts.heartbeat.stop()
         if not still_running:

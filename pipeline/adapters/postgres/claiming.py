@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pipeline.adapters.postgres.arrays import numbers, texts
 from pipeline.adapters.postgres.queries import QUERIES
 from pipeline.adapters.postgres.session import Connection
-from pipeline.core.claims import Claim, ClaimRequest, Row, Verdict, judge
+from pipeline.core.claims import Claim, ClaimRequest, Row, Verdict, judge, refusal
 from pipeline.core.job import Source
 from pipeline.core.state import JobState
 
@@ -60,7 +60,7 @@ def _granted_row(request: ClaimRequest, answer: Claim, worker: str) -> Row:
 
 def _beside(row: Row, request: ClaimRequest) -> Claim:
     """The answer for a job that this very call granted: here the caller does run it."""
-    return Claim(judge(row, request, worker="", owner_alive=True), 0, JobState.RUNNING)
+    return refusal(row, request, judge(row, request, worker="", owner_alive=True))
 
 
 def _claim_distinct(
@@ -113,7 +113,7 @@ def _verdict(found: tuple[Row, bool] | None, request: ClaimRequest, worker: str)
     row, alive = found
     verdict = judge(row, request, worker=worker, owner_alive=alive)
     # What the rule would grant now was not granted: our own lease is over, or the row has changed since.
-    return Claim(Verdict.HELD if verdict is Verdict.CLAIMED else verdict, 0, row.state)
+    return refusal(row, request, Verdict.HELD if verdict is Verdict.CLAIMED else verdict)
 
 
 def read_rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, tuple[Row, bool]]:
