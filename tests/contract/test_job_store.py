@@ -122,7 +122,7 @@ class TestClaim:
         )
         assert claims == [
             Claim(Verdict.HELD, 0, JobState.RUNNING),
-            Claim(Verdict.DUPLICATE, 0, JobState.COMPLETED),
+            Claim(Verdict.DUPLICATE, 0, JobState.COMPLETED, repeated=True),
             FIRST,
             Claim(Verdict.CLAIMED, 2, JobState.RETRYING),
         ]
@@ -134,7 +134,8 @@ class TestClaim:
     ) -> None:
         job_id = claimed(store)
         ended(store, settlement(job_id, state))
-        assert claim_one(store, "b", request(job_id, hop=hop)) == Claim(Verdict.DUPLICATE, 0, state)
+        claim = claim_one(store, "b", request(job_id, hop=hop, offset=9))
+        assert claim == Claim(Verdict.DUPLICATE, 0, state)
 
     def test_an_older_copy_of_a_retrying_job_is_a_duplicate(self, store: Store) -> None:
         job_id = claimed(store)
@@ -153,8 +154,18 @@ class TestClaim:
     def test_a_dead_job_is_granted_only_to_a_replay(self, store: Store, hop: int, verdict: Verdict) -> None:
         job_id = claimed(store, hop=1)
         ended(store, died(job_id, hop=1))
-        claim = claim_one(store, "b", request(job_id, hop=hop))
+        claim = claim_one(store, "b", request(job_id, hop=hop, offset=9))
         assert claim == Claim(verdict, 2 if verdict is Verdict.CLAIMED else 0, JobState.DEAD)
+
+    @pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.RETRYING, JobState.DEAD])
+    def test_the_record_of_the_last_run_is_told_apart_when_it_comes_again(
+        self, store: Store, state: JobState
+    ) -> None:
+        job_id = claimed(store, offset=5)
+        ended(store, settlement(job_id, state, hop=1 if state is JobState.RETRYING else 0))
+        again, other = (claim_one(store, "b", request(job_id, offset=offset)) for offset in (5, 6))
+        assert again == Claim(Verdict.DUPLICATE, 0, state, repeated=True)
+        assert other == Claim(Verdict.DUPLICATE, 0, state)
 
     def test_the_same_record_of_a_job_that_runs_elsewhere_is_held(self, store: Store) -> None:
         job_id = claimed(store, offset=5)
@@ -206,7 +217,7 @@ class TestClaim:
         ended(store, settlement(done))
         assert store.claim("stranger", [request(fresh), request(done)]) == [
             Claim(Verdict.HELD),
-            Claim(Verdict.DUPLICATE, 0, JobState.COMPLETED),
+            Claim(Verdict.DUPLICATE, 0, JobState.COMPLETED, repeated=True),
         ]
         assert store.job(fresh) is None
 
@@ -254,7 +265,7 @@ class TestClaim:
         ended(store, failed(job_id))
         claims = store.claim("a", [request(job_id), request(job_id, hop=1), request(job_id, hop=1, offset=9)])
         assert claims == [
-            Claim(Verdict.DUPLICATE, 0, JobState.RETRYING),
+            Claim(Verdict.DUPLICATE, 0, JobState.RETRYING, repeated=True),
             Claim(Verdict.CLAIMED, 2, JobState.RETRYING),
             Claim(Verdict.DUPLICATE, 0, JobState.RUNNING),
         ]
