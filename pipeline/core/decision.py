@@ -7,7 +7,17 @@ from typing import NamedTuple
 
 from pipeline.core.backoff import Random, RetryPolicy, choose_tier
 from pipeline.core.job import EPOCH_LIMIT, Job
-from pipeline.core.outcome import Cancelled, Failed, Failure, Lost, Outcome, Rejected, Snoozed, Succeeded
+from pipeline.core.outcome import (
+    Cancelled,
+    Crashed,
+    Failed,
+    Failure,
+    Lost,
+    Outcome,
+    Rejected,
+    Snoozed,
+    Succeeded,
+)
 from pipeline.core.state import JobState, Trigger
 
 __all__ = ["DeadLetter", "Decision", "Finish", "LetGo", "RunLater", "decide"]
@@ -47,6 +57,8 @@ class LetGo(NamedTuple):
 
 Decision = Finish | RunLater | DeadLetter | LetGo
 
+MOST_CRASHES = 2  # deaths of its own after which a job is not run again
+
 
 def decide(
     job: Job, outcome: Outcome, policy: RetryPolicy, *, tiers: Sequence[float], now: float, rng: Random
@@ -56,6 +68,8 @@ def decide(
         return Finish(JobState.COMPLETED, (Trigger.SUCCESS,))
     if isinstance(outcome, Failed):
         return _after_failure(job, outcome, policy, tiers=tiers, now=now, rng=rng)
+    if isinstance(outcome, Crashed):
+        return _after_crash(job, outcome, policy, tiers=tiers, now=now, rng=rng)
     if isinstance(outcome, Rejected):
         return DeadLetter(outcome.reason, outcome.failure, (Trigger.ERROR, Trigger.REJECTED))
     if isinstance(outcome, Cancelled):
@@ -80,6 +94,14 @@ def _after_failure(
         failure=outcome.failure,
         triggers=(Trigger.ERROR, Trigger.RETRY_SCHEDULED),
     )
+
+
+def _after_crash(
+    job: Job, outcome: Crashed, policy: RetryPolicy, *, tiers: Sequence[float], now: float, rng: Random
+) -> Decision:
+    if outcome.crashes >= MOST_CRASHES:
+        return DeadLetter("poison", outcome.failure, (Trigger.ERROR, Trigger.REJECTED))
+    return _after_failure(job, Failed(outcome.failure), policy, tiers=tiers, now=now, rng=rng)
 
 
 def _after_snooze(job: Job, outcome: Snoozed, *, tiers: Sequence[float], now: float) -> Decision:

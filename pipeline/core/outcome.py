@@ -14,6 +14,7 @@ from pipeline.errors import ClaimLost, StoreUnavailable
 __all__ = [
     "Cancel",
     "Cancelled",
+    "Crashed",
     "Failed",
     "Failure",
     "Lost",
@@ -101,6 +102,16 @@ class Failed(NamedTuple):
     reason: str = "max_attempts"
 
 
+class Crashed(NamedTuple):
+    """The process died in which the job ran alone: the attempt failed, and the job is a danger to its worker.
+
+    `crashes` counts the job's runs that ended so, this one included.
+    """
+
+    failure: Failure
+    crashes: int
+
+
 class Rejected(NamedTuple):
     """The handler refused the job, or it cannot be decoded: dead at once, for `reason`."""
 
@@ -125,7 +136,7 @@ class Lost(NamedTuple):
     """The claim passed to another worker while the handler ran: this run counts for nothing."""
 
 
-Outcome = Succeeded | Failed | Rejected | Snoozed | Cancelled | Lost
+Outcome = Succeeded | Failed | Crashed | Rejected | Snoozed | Cancelled | Lost
 
 OUTAGE_SNOOZE = 5.0  # seconds until a job runs again whose handler met an outage of ours
 

@@ -10,10 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.backoff import Backoff, Random
-from pipeline.core.decision import DeadLetter, Decision, Finish, LetGo, RunLater, decide
+from pipeline.core.decision import MOST_CRASHES, DeadLetter, Decision, Finish, LetGo, RunLater, decide
 from pipeline.core.events import moves_of_decision
 from pipeline.core.job import EPOCH_LIMIT, Job
-from pipeline.core.outcome import Cancelled, Failed, Failure, Lost, Outcome, Rejected, Snoozed, Succeeded
+from pipeline.core.outcome import (
+    Cancelled,
+    Crashed,
+    Failed,
+    Failure,
+    Lost,
+    Outcome,
+    Rejected,
+    Snoozed,
+    Succeeded,
+)
 from pipeline.core.state import JobState, Trigger, move
 
 NOW = 1_800_000_000.0
@@ -27,6 +37,7 @@ OUTCOMES = st.one_of(
     st.just(Succeeded()),
     st.just(Lost()),
     st.builds(Failed, st.just(FAILURE), st.none() | DELAYS, st.booleans()),
+    st.builds(Crashed, st.just(FAILURE), st.integers(1, 5)),
     st.builds(Rejected, st.just(FAILURE), st.sampled_from(["rejected", "undecodable"])),
     st.builds(Snoozed, DELAYS, st.none()) | st.builds(Snoozed, st.none(), DELAYS),
     st.builds(Cancelled, st.text(max_size=5)),
@@ -64,6 +75,19 @@ def test_a_failure_waits_in_the_smallest_tier_that_is_not_shorter() -> None:
     first, second = later(Failed(FAILURE)), later(Failed(FAILURE), attempt=2)
     assert (first.tier, first.due_at, first.attempt, first.failure) == (60.0, NOW + 20, 2, FAILURE)
     assert (second.tier, second.due_at, second.attempt) == (600.0, NOW + 200, 3)
+
+
+def test_a_first_death_of_its_own_is_a_failed_attempt() -> None:
+    decision = later(Crashed(FAILURE, crashes=1))
+    assert (decision.due_at, decision.attempt, decision.failure) == (NOW + 20, 2, FAILURE)
+    last = decided(Crashed(FAILURE, crashes=1), attempt=3)
+    assert isinstance(last, DeadLetter)
+    assert last.reason == "max_attempts"
+
+
+def test_the_second_death_of_its_own_makes_it_poison_whatever_attempts_are_left() -> None:
+    decision = decided(Crashed(FAILURE, crashes=MOST_CRASHES))
+    assert decision == DeadLetter("poison", FAILURE, (Trigger.ERROR, Trigger.REJECTED))
 
 
 def test_a_delay_of_its_own_replaces_that_of_the_policy_but_not_the_limit_of_attempts() -> None:
@@ -157,7 +181,7 @@ def test_every_outcome_has_exactly_one_decision_and_its_moves_are_allowed(
     assert state is decision.state
     if isinstance(decision, RunLater):
         assert NOW <= decision.due_at < EPOCH_LIMIT
-        assert decision.attempt == attempt + isinstance(outcome, Failed)
+        assert decision.attempt == attempt + isinstance(outcome, Failed | Crashed)
 
 
 @given(outcome=OUTCOMES)
