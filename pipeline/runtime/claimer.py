@@ -13,13 +13,12 @@ from pipeline.core.claims import Claim, Verdict
 from pipeline.core.clock import Clock
 from pipeline.core.events import Move, moves_of_claim, moves_of_repeat
 from pipeline.core.metrics import Metrics
-from pipeline.core.outcome import Failed, Failure, Outcome, Rejected, describe_failure
 from pipeline.core.ports import Codec, JobStore
-from pipeline.errors import PayloadError, UnknownWriterSchema
 from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.handlers import Registry
+from pipeline.runtime.opening import open_delivery
 
 __all__ = ["Claimer"]
 
@@ -112,7 +111,7 @@ class Claimer:
         ready: list[Delivery] = []
         refused: list[Run] = []
         for delivery in granted:
-            outcome = self._open(delivery)
+            outcome = open_delivery(delivery, self._registry, self._codec)
             if outcome is None:
                 ready.append(delivery)
             else:
@@ -120,29 +119,6 @@ class Claimer:
         if refused:
             self._on_runs(refused)
         return ready
-
-    def _open(self, delivery: Delivery) -> Outcome | None:
-        """Decode the payload; an outcome when it cannot be: dead at once, with its bytes untouched."""
-        if delivery.problem:
-            return Rejected(Failure("MalformedRecord", delivery.problem), "malformed")
-        delivery.handler = self._registry.handler(delivery.job.job_type)
-        if delivery.handler is None:
-            # A newer publisher again: the job goes round until a worker that has the handler meets it.
-            return Failed(self._no_handler(delivery), reason="unknown_job_type")
-        try:
-            delivery.payload = self._codec.decode(delivery.job.job_type, delivery.record.value or b"")
-        except UnknownWriterSchema as error:
-            # A newer publisher: another worker, or this one after its upgrade, may know the schema.
-            return Failed(describe_failure(error), reason="unknown_schema")
-        except PayloadError as error:
-            return Rejected(describe_failure(error), "undecodable")
-        return None
-
-    def _no_handler(self, delivery: Delivery) -> Failure:
-        known = ", ".join(sorted(handler.job_type.name for handler in self._registry.handlers()))
-        return Failure(
-            "UnknownJobType", f"no handler for job type {delivery.job.job_type!r}; this worker has: {known}"
-        )
 
     def _tell_rescue(self, delivery: Delivery, claim: Claim) -> None:
         self._metrics.rescued(delivery.job.job_type, delivery.job.queue, 1)

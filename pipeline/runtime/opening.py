@@ -1,0 +1,48 @@
+"""Readies a claimed job to run: finds its handler, decodes its payload.
+
+Decoding runs code of the application (validators, upcasters), so a job that is suspected of killing its process is opened
+in the child that runs it, like everything else about it.
+"""
+
+from __future__ import annotations
+
+from pipeline.core.outcome import Failed, Failure, Outcome, Rejected, describe_failure
+from pipeline.core.ports import Codec
+from pipeline.errors import PayloadError, UnknownWriterSchema
+from pipeline.runtime.delivery import Delivery
+from pipeline.runtime.handlers import Registry
+
+__all__ = ["find_handler", "open_delivery"]
+
+
+def find_handler(delivery: Delivery, registry: Registry) -> Outcome | None:
+    """Set the handler; an outcome when there is none, or the record is malformed."""
+    if delivery.problem:
+        return Rejected(Failure("MalformedRecord", delivery.problem), "malformed")
+    delivery.handler = registry.handler(delivery.job.job_type)
+    if delivery.handler is None:
+        # A newer publisher: the job goes round until a worker that has the handler meets it.
+        return Failed(_no_handler(delivery, registry), reason="unknown_job_type")
+    return None
+
+
+def open_delivery(delivery: Delivery, registry: Registry, codec: Codec) -> Outcome | None:
+    """Set handler and payload; an outcome when that cannot be done: the payload's bytes stay untouched."""
+    outcome = find_handler(delivery, registry)
+    if outcome is not None:
+        return outcome
+    try:
+        delivery.payload = codec.decode(delivery.job.job_type, delivery.record.value or b"")
+    except UnknownWriterSchema as error:
+        # A newer publisher again: another worker, or this one after its upgrade, may know the schema.
+        return Failed(describe_failure(error), reason="unknown_schema")
+    except PayloadError as error:
+        return Rejected(describe_failure(error), "undecodable")
+    return None
+
+
+def _no_handler(delivery: Delivery, registry: Registry) -> Failure:
+    known = ", ".join(sorted(handler.job_type.name for handler in registry.handlers()))
+    return Failure(
+        "UnknownJobType", f"no handler for job type {delivery.job.job_type!r}; this worker has: {known}"
+    )
