@@ -6,12 +6,12 @@ through. One mapping of extra keys serves all clients: each takes the keys that 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException, libversion
 
+from pipeline.adapters.kafka.failures import ClientLog
 from pipeline.errors import ConfigError
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "admin_config",
     "construct",
     "consumer_config",
+    "delivery_timeout",
     "is_cooperative",
     "masked",
     "producer_config",
@@ -52,11 +53,14 @@ _CONSUMER: Mapping[str, str] = {
     "queued.max.messages.kbytes": "32768",
     "fetch.queue.backoff.ms": "50",
 }
+# The range assignor shares each topic evenly, and gives partition n of every topic to the same member. The others count
+# partitions only: with a main topic beside retry topics, cooperative-sticky gave three workers 0, 2 and 10 of its 12
+# partitions, and the `uniform` one of KIP-848 gave 0, 12 and 0. So one worker did the work and two watched.
 _CLASSIC_ONLY: Mapping[str, str] = {
-    "partition.assignment.strategy": "cooperative-sticky",
-    # A member learns of a rebalance by a heartbeat, and a cooperative rebalance takes two rounds.
-    "heartbeat.interval.ms": "1000",
+    "partition.assignment.strategy": "range",
+    "heartbeat.interval.ms": "1000",  # a member learns of a rebalance by a heartbeat
 }
+_KIP_848_ONLY: Mapping[str, str] = {"group.remote.assignor": "range"}
 
 # key -> (values that change nothing, why there is no other)
 _FIXED: Mapping[str, tuple[frozenset[str], str]] = {
@@ -176,6 +180,8 @@ def consumer_config(
         ours.update(_CLASSIC_ONLY)
         if session_timeout is not None:
             ours["session.timeout.ms"] = str(round(session_timeout * 1000))
+    else:
+        ours.update(_KIP_848_ONLY)
     return _merge(bootstrap, ours, extra, skip=_PRODUCER_ONLY)
 
 
@@ -191,15 +197,23 @@ def is_cooperative(conf: Conf) -> bool:
     return "cooperative" in conf.get("partition.assignment.strategy", "")
 
 
+def delivery_timeout(conf: Conf) -> float:
+    """After how many seconds a write of this producer has ended, whatever happens."""
+    return next(int(conf[key]) for key in conf if _canonical(key) == "message.timeout.ms") / 1000
+
+
 def masked(conf: Mapping[str, Any]) -> dict[str, Any]:
     """A copy that may be shown: the values of secrets are stars."""
     return {key: "***" if _is_secret(key) else value for key, value in conf.items()}
 
 
-def construct(client: Callable[..., T], conf: Conf, logger: logging.Logger | None = None) -> T:
-    """Make a client of confluent_kafka; what librdkafka refuses becomes a `ConfigError` that names key and value."""
+def construct(client: Callable[..., T], conf: Conf, log: ClientLog | None = None) -> T:
+    """Make a client of confluent_kafka; what librdkafka refuses becomes a `ConfigError` that names key and value.
+
+    Its log lines and errors go to `log`.
+    """
     try:
-        return client(conf, logger=logger) if logger else client(conf)
+        return client({**conf, "error_cb": log.error}, logger=log) if log else client(conf)
     except (KafkaException, ValueError, TypeError) as error:
         raise ConfigError(_refusal(conf, error)) from None
 
@@ -233,8 +247,10 @@ def _check(key: str, value: str) -> None:
         raise ConfigError(
             f"Kafka option {key} is {_shown(key, value)}; allowed: options that take plain values"
         )
-    if name == "message.timeout.ms" and value.strip() == "0":
-        raise ConfigError(f"Kafka option {key} is '0'; allowed: 1 or more, or a publish could wait for ever")
+    if name == "message.timeout.ms" and not (value.strip().isdecimal() and int(value) > 0):
+        raise ConfigError(
+            f"Kafka option {key} is {value!r}; allowed: milliseconds, 1 or more: a publish must end"
+        )
 
 
 def _is_secret(key: str) -> bool:

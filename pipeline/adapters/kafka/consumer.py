@@ -10,13 +10,14 @@ One thread owns it. Rebalances are served inside `poll` and `close`, and the lis
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from pipeline.adapters.kafka.config import Conf, construct, is_cooperative
-from pipeline.adapters.kafka.failures import describe, log_client_error, logger
+from pipeline.adapters.kafka.failures import ClientLog, describe, logger
 from pipeline.adapters.kafka.metadata import missing_topics, require_topics
 from pipeline.adapters.kafka.records import to_record
 from pipeline.core.job import Record
@@ -48,14 +49,15 @@ class KafkaJobConsumer:
         self._moved = False  # partitions were taken away during the poll under way
         self._max_poll_interval = int(config.get("max.poll.interval.ms", "300000")) / 1000
         self._polled = time.monotonic()
+        self._closed = False
         self._behind_from: dict[
             Partition, int
         ] = {}  # next offset to commit, as far as known: where lag counts from
         self._failed: list[Partition] = []
         self._error: BaseException | None = None  # raised by the listener or found in an event
         self._fetched: list[Message] = []
-        callbacks = {"error_cb": log_client_error, "on_commit": self._on_commit}
-        self._consumer = construct(Consumer, {**config, **callbacks}, logger)
+        self._log = ClientLog()
+        self._consumer = construct(Consumer, {**config, "on_commit": self._on_commit}, self._log)
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
         """See `JobConsumer.subscribe`."""
@@ -68,7 +70,10 @@ class KafkaJobConsumer:
     def poll(self, max_records: int, timeout: float) -> list[Record]:
         """See `JobConsumer.poll`. Raises what the listener raised; `TopicsMissing` when a topic was deleted."""
         self._raise_kept()
-        self._fetch(max_records, timeout)
+        try:
+            self._fetch(max_records, timeout)
+        except KafkaException as error:
+            raise PipelineError(f"the consumer cannot go on: {describe(error)}") from error
         self._polled = time.monotonic()
         self._raise_kept()  # what was fetched stays for the next call: it would be skipped otherwise
         messages, self._fetched = self._fetched, []
@@ -96,6 +101,9 @@ class KafkaJobConsumer:
             if not wait:
                 self._consumer.commit(offsets=asked, asynchronous=True)
                 return True
+            # A commit that is waited for has no bound of its own, and is tried again inside until the broker is back:
+            # whether the coordinator answers is found out first.
+            self._consumer.committed(asked[:1], timeout=self._timeout)
             answered = self._consumer.commit(offsets=asked, asynchronous=False)
         except KafkaException as error:
             self._note_failed(owned, describe(error))
@@ -128,10 +136,27 @@ class KafkaJobConsumer:
         return lags
 
     def close(self) -> None:
-        """See `JobConsumer.close`. Raises what the listener raised, after the group was left."""
-        self._consumer.close()
-        self._assigned.clear()
+        """See `JobConsumer.close`. Bounded, also while Kafka is away. Raises what the listener raised, at the end."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._listener is not None:
+            self._fetch(1, 0)  # serves a rebalance that waits; what it may fetch was never given
+        self._revoke(sorted(self._assigned))
+        self._listener = None  # told already
+        # librdkafka would wait here until a commit under way is answered, however long Kafka is away.
+        leaving = threading.Thread(target=self._leave, name="kafka-consumer-close", daemon=True)
+        leaving.start()
+        leaving.join(self._timeout)
+        if leaving.is_alive():
+            logger.warning("left the group without its knowing", extra={"action": "consumer_abandoned"})
         self._raise_kept()
+
+    def _leave(self) -> None:
+        try:
+            self._consumer.close()
+        except (KafkaException, RuntimeError) as error:
+            logger.warning("leaving the group: %s", error, extra={"action": "consumer_abandoned"})
 
     # --- rebalances: called by librdkafka inside poll, consume and close
 
@@ -145,24 +170,31 @@ class KafkaJobConsumer:
             consumer.assign(given)
         consumer.resume(given)  # librdkafka keeps a pause from one assignment to the next
         self._assigned.update(partitions)
-        self._tell("on_assigned", partitions)
+        if partitions:
+            self._tell("on_assigned", partitions)
 
-    def _on_revoke(self, consumer: Consumer, taken: list[TopicPartition]) -> None:
-        if time.monotonic() - self._polled > self._max_poll_interval:
-            # Queued before the group gave this member up for not polling: it says revoked, but it is too late.
-            self._on_lost(consumer, taken)
-            return
-        partitions = _partitions(taken)
-        self._moved = True
-        self._tell("on_revoked", partitions)
-        self._forget(partitions)
+    def _on_revoke(self, _consumer: Consumer, taken: list[TopicPartition]) -> None:
+        self._revoke(_partitions(taken))
 
     def _on_lost(self, _consumer: Consumer, taken: list[TopicPartition]) -> None:
-        partitions = _partitions(taken)
+        self._lose(_partitions(taken))
+
+    def _revoke(self, partitions: list[Partition]) -> None:
+        if time.monotonic() - self._polled > self._max_poll_interval:
+            # Queued before the group gave this member up for not polling: it says revoked, but it is too late.
+            self._lose(partitions)
+            return
+        self._moved = True
+        if partitions:
+            self._tell("on_revoked", partitions)
+        self._forget(partitions)
+
+    def _lose(self, partitions: list[Partition]) -> None:
         self._moved = True
         self._forget(partitions)
-        logger.warning("partitions lost: %s", partitions, extra={"action": "partitions_lost"})
-        self._tell("on_lost", partitions)
+        if partitions:
+            logger.warning("partitions lost: %s", partitions, extra={"action": "partitions_lost"})
+            self._tell("on_lost", partitions)
 
     def _forget(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:
@@ -170,6 +202,8 @@ class KafkaJobConsumer:
             self._behind_from.pop(partition, None)
 
     def _tell(self, event: str, partitions: list[Partition]) -> None:
+        if self._listener is None:
+            return
         tell: Callable[[list[Partition]], None] = getattr(self._listener, event)
         try:
             tell(partitions)
@@ -235,7 +269,7 @@ class KafkaJobConsumer:
         elif code in _REFUSED:
             self._error = ConfigError(f"Kafka refuses this consumer: {describe(error)}")
         else:
-            log_client_error(error)
+            self._log.error(error)
 
     def _on_topic_gone(self, topic: str | None, error: KafkaError) -> None:
         # A broker that has just started may not know a topic yet, so the cluster is asked before the worker is ended.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 
 from confluent_kafka import KafkaError, KafkaException
 
 from pipeline.errors import BrokerUnavailable, PayloadTooLarge, PipelineError, PublishFailed, PublishUnknown
 
-__all__ = ["TOO_LARGE", "delivery_error", "describe", "log_client_error", "logger", "unavailable"]
+__all__ = ["TOO_LARGE", "ClientLog", "delivery_error", "describe", "logger", "unavailable"]
 
 logger = logging.getLogger("pipeline.kafka")
 
@@ -58,6 +60,40 @@ def unavailable(bootstrap: str, timeout: float, error: KafkaError | KafkaExcepti
     return BrokerUnavailable(f"no answer from Kafka at {bootstrap} within {timeout:g} s: {describe(error)}")
 
 
-def log_client_error(error: KafkaError) -> None:
-    """Connection troubles: the client goes on by itself, and says so."""
-    logger.warning("Kafka client: %s", describe(error), extra={"action": "kafka_error"})
+class ClientLog:
+    """Where a client's log lines and errors go: to our logger, but each kind only once in `interval` seconds.
+
+    A client that is cut off tries twenty times a second to connect again, and tells of each attempt.
+    """
+
+    def __init__(self, interval: float = 30.0) -> None:
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._last: dict[tuple[str, str], float] = {}
+        self._left_out: dict[tuple[str, str], int] = {}
+
+    def log(self, level: int, message: str, facility: str, thread: str, text: str) -> None:
+        """What confluent_kafka calls for each line that librdkafka logs."""
+        del message, thread
+        self._write(level, facility, text)
+
+    def error(self, error: KafkaError) -> None:
+        """An error that concerns no call: the client goes on by itself."""
+        self._write(logging.WARNING, str(error.name()), str(error.str()))
+
+    def _write(self, level: int, kind: str, text: str) -> None:
+        client = text.partition(":")[0]  # a broker's address, where there is one
+        repeated = self._repeated((kind, client))
+        if repeated is not None:
+            ending = f" ({repeated} more like it)" if repeated else ""
+            logger.log(level, "Kafka client: %s: %s%s", kind, text, ending, extra={"action": "kafka_client"})
+
+    def _repeated(self, key: tuple[str, str]) -> int | None:
+        """How many were left out since the last time; None when this one is left out too."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._last.get(key, -self._interval) < self._interval:
+                self._left_out[key] = self._left_out.get(key, 0) + 1
+                return None
+            self._last[key] = now
+            return self._left_out.pop(key, 0)

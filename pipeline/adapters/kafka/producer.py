@@ -17,11 +17,11 @@ from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from pipeline.adapters.kafka.config import Conf, construct
-from pipeline.adapters.kafka.failures import TOO_LARGE, delivery_error, describe, log_client_error, logger
+from pipeline.adapters.kafka.config import Conf, construct, delivery_timeout
+from pipeline.adapters.kafka.failures import TOO_LARGE, ClientLog, delivery_error, describe, logger
 from pipeline.core.job import Source
 from pipeline.core.ports import Delivered, Outgoing
-from pipeline.errors import PayloadTooLarge, PublishFailed
+from pipeline.errors import PayloadTooLarge, PublishFailed, PublishUnknown
 
 __all__ = ["KafkaJobProducer"]
 
@@ -29,6 +29,7 @@ OnDelivery = Callable[[Delivered], None]
 Report = Callable[[KafkaError | None, Message], None]
 
 _POLL_SECONDS = 0.1
+_LARGEST_BATCH = 1_000_000  # librdkafka's own
 # What a batch with one record adds to its bytes, at most: 61 of batch header, 31 of varints, 10 for each header.
 _RECORD_OVERHEAD = 92
 _HEADER_OVERHEAD = 10
@@ -37,18 +38,28 @@ _HEADER_OVERHEAD = 10
 class KafkaJobProducer:
     """`JobProducer` on librdkafka. `config` comes from `producer_config`.
 
-    A batch that the broker refuses as too large loses its place in the order: set `max_message_bytes` to the smallest
-    limit of the topics written to, and that never happens.
+    `max_message_bytes` is the largest record that may be written, `max_batch_bytes` the smallest limit of the topics
+    that are written to (by default the same): a batch above a topic's limit is refused, and although its records are
+    written again, they have lost their place in the order.
     """
 
     def __init__(
-        self, config: Conf, *, max_message_bytes: int = 1_048_576, buffer_timeout: float = 5.0
+        self,
+        config: Conf,
+        *,
+        max_message_bytes: int = 1_048_576,
+        max_batch_bytes: int | None = None,
+        buffer_timeout: float = 5.0,
     ) -> None:
+        batch = min(max_batch_bytes or max_message_bytes, _LARGEST_BATCH)
         # librdkafka allows no smaller limit than 1000; ours is checked before.
-        limits = {"message.max.bytes": str(max(max_message_bytes, 1000)), "error_cb": log_client_error}
-        self._config: Conf = {**config, **limits}
+        limits = {"message.max.bytes": str(max(max_message_bytes, 1000)), "batch.size": str(batch)}
+        self._config: Conf = {**limits, **config}
+        self._log = ClientLog()
         self._max_bytes = max_message_bytes
         self._buffer_timeout = buffer_timeout
+        # librdkafka ends every write in time; a record that is written again alone takes that time twice.
+        self._longest = 2 * delivery_timeout(config) + 5
         self._changed = threading.Condition()  # guards what follows; told when writes have ended
         self._waiting = 0
         self._sent = 0
@@ -57,7 +68,7 @@ class KafkaJobProducer:
         self._retired: list[Producer] = []
         self._alone: deque[tuple[Outgoing, OnDelivery | None]] = deque()  # only for the producer's thread
         self._stop = threading.Event()
-        self._producer = construct(Producer, self._config, logger)
+        self._producer = construct(Producer, self._config, self._log)
         self._thread = threading.Thread(target=self._run, name="kafka-producer", daemon=True)
         self._thread.start()
 
@@ -78,8 +89,8 @@ class KafkaJobProducer:
                 batch.refuse(index, error)
                 patience = 0.0  # waited once for room: the rest do not each wait again
         with self._changed:
-            self._wait(batch.is_complete, None)
-        return batch.ends
+            self._wait(batch.is_complete, self._longest)
+        return batch.finished()
 
     def flush(self, timeout: float) -> int:
         """See `JobProducer.flush`."""
@@ -146,7 +157,7 @@ class KafkaJobProducer:
                     f"the local buffer was full for {self._buffer_timeout:g} s: Kafka is away or does not keep up"
                 )
 
-    def _wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+    def _wait(self, condition: Callable[[], bool], timeout: float) -> bool:
         self._waiting += 1
         try:
             return self._changed.wait_for(condition, timeout)
@@ -168,32 +179,41 @@ class KafkaJobProducer:
         with self._changed:
             if self._producer is producer:  # else another thread did it
                 self._retired.append(producer)
-                self._producer = construct(Producer, self._config, logger)
+                self._producer = construct(Producer, self._config, self._log)
                 logger.error("a fatal error ended the producer", extra={"action": "producer_replaced"})
 
     # --- on the producer's thread
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._producer.poll(_POLL_SECONDS)
+            self._poll(self._producer, _POLL_SECONDS)
             if self._alone:
                 self._write_alone()
             for retired in tuple(self._retired):
-                retired.poll(0)
+                self._poll(retired, 0)
             with self._changed:
                 self._retired = [retired for retired in self._retired if len(retired)]
                 if self._waiting:
                     self._changed.notify_all()
 
+    def _poll(self, producer: Producer, timeout: float) -> None:
+        try:
+            producer.poll(timeout)
+        except KafkaException as error:  # a fatal error is raised here, once; the reports come after it
+            logger.error("the producer failed: %s", describe(error), extra={"action": "producer_failed"})
+            self._replace(producer)
+
     def _write_alone(self) -> None:
         """Write each record in a batch of its own. Rare, and reports of other records wait for it."""
-        single = construct(Producer, {**self._config, "batch.num.messages": "1"}, logger)
+        single = construct(Producer, {**self._config, "batch.num.messages": "1"}, self._log)
         while self._alone or len(single):
             while self._alone and len(single) < 1000:
                 record, on_delivery = self._alone.popleft()
-                report = partial(self._reported_alone, record, on_delivery)
-                _produce(single, record, report)
-            single.poll(_POLL_SECONDS)
+                try:
+                    _produce(single, record, partial(self._reported_alone, record, on_delivery))
+                except KafkaException as error:
+                    self._end(on_delivery, Delivered(None, delivery_error(error.args[0], record.topic)))
+            self._poll(single, _POLL_SECONDS)
 
     def _reported(
         self, record: Outgoing, on_delivery: OnDelivery | None, error: KafkaError | None, message: Message
@@ -240,12 +260,15 @@ def _delivered(record: Outgoing, message: Message) -> Delivered:
     return Delivered(source, None)
 
 
+_UNDER_WAY = Delivered(None, None)
+
+
 class _Batch:
     """Records written together, and their ends in the same order."""
 
     def __init__(self, records: Sequence[Outgoing]) -> None:
         self.records = records
-        self.ends: list[Delivered] = [Delivered(None, None)] * len(records)
+        self.ends: list[Delivered] = [_UNDER_WAY] * len(records)
         self._reported = 0  # counted by the producer's thread
         self._refused = 0  # counted by the caller's
 
@@ -256,6 +279,11 @@ class _Batch:
     def refuse(self, index: int, error: PayloadTooLarge | PublishFailed) -> None:
         self.ends[index] = Delivered(None, error)
         self._refused += 1
+
+    def finished(self) -> list[Delivered]:
+        """The ends; a write that never ended is unknown."""
+        unknown = Delivered(None, PublishUnknown("the client never told how the write ended"))
+        return [unknown if end == _UNDER_WAY else end for end in self.ends]
 
     def is_complete(self) -> bool:
         return self._reported + self._refused == len(self.records)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from pipeline.adapters.kafka.config import Conf, construct
-from pipeline.adapters.kafka.failures import describe, log_client_error, logger, unavailable
+from pipeline.adapters.kafka.failures import ClientLog, unavailable
 from pipeline.adapters.kafka.metadata import partition_counts
 from pipeline.adapters.kafka.records import to_record
 from pipeline.core.job import Record
@@ -27,7 +27,8 @@ class KafkaReader:
         self._bootstrap: str = config["bootstrap.servers"]
         self._timeout = timeout
         # The end of a partition is told by an event: the last offset may be a transaction's marker, not a record.
-        self._config: Conf = {**config, "enable.partition.eof": "true", "error_cb": log_client_error}
+        self._config: Conf = {**config, "enable.partition.eof": "true"}
+        self._log = ClientLog()
 
     def read(self, topic: str, *, start: Mapping[int, int] | None = None) -> Iterator[Record]:
         """Every record from `start` (partition -> offset; the beginning for the others) to the present ends.
@@ -35,7 +36,7 @@ class KafkaReader:
         Ordered within a partition. Records that arrive while reading are not given. Raises `TopicsMissing`,
         `BrokerUnavailable`.
         """
-        consumer = construct(Consumer, self._config, logger)
+        consumer = construct(Consumer, self._config, self._log)
         try:
             ends = self._assign(consumer, topic, start or {})
             yield from self._until(consumer, ends)
@@ -87,10 +88,10 @@ class KafkaReader:
         if number is None or number not in ends:
             return None
         if error is not None:
-            if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own codes are spelt so
-                logger.warning("reading: %s", describe(error), extra={"action": "kafka_error"})
-            else:
+            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own codes are spelt so
                 del ends[number]
+            else:
+                self._log.error(error)
             return None
         record = to_record(message)
         if record.offset + 1 >= ends[number]:
