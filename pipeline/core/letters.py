@@ -72,8 +72,12 @@ class Letter(NamedTuple):
     job: Job
     problem: str
     reason: str
-    first: Trouble
     last: Trouble
+
+    @property
+    def first(self) -> Trouble:
+        """The first error that the job met; read on demand, as only people ask for it."""
+        return _trouble(dict(self.record.headers), h.FIRST)
 
     @property
     def position(self) -> Position:
@@ -89,9 +93,7 @@ def read_letter(record: Record, *, queue: str) -> Letter:
     """Read a record of the DLQ topic of `queue`. Never raises."""
     job, problem = h.parse_job(record, queue=queue)
     headers = dict(record.headers)
-    return Letter(
-        record, job, problem, _text(headers, h.REASON), _trouble(headers, h.FIRST), _trouble(headers, h.LAST)
-    )
+    return Letter(record, job, problem, _text(headers, h.REASON), _trouble(headers, h.LAST))
 
 
 def _trouble(headers: dict[str, bytes | None], prefix: str) -> Trouble:

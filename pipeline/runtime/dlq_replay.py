@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from pipeline.core.claims import Row
 from pipeline.core.job import Job
 from pipeline.core.letters import Letter, Position, Selection, Standing, standing
-from pipeline.core.ports import Delivered, JobProducer, Outgoing
+from pipeline.core.ports import Delivered, JobProducer
 from pipeline.core.topics import TopicNames
 from pipeline.errors import DatabaseNotMigrated, PayloadTooLarge, PipelineError, StoreUnavailable
 from pipeline.runtime.dlq import Desk
@@ -26,6 +26,7 @@ __all__ = ["Account", "Flow", "LetterStates", "Remark", "Replayer"]
 BATCH_LETTERS = 500
 BATCH_BYTES = 8_000_000
 MAX_REMARKS = 10
+_UNSENT = Delivered(None, None)
 
 
 class LetterStates(Protocol):
@@ -147,18 +148,18 @@ class Replayer:
 
     def _send(self, due: Sequence[Letter], account: Account, producer: JobProducer | None) -> bool:
         """Send a batch, or only count it; False when it makes no sense to go on."""
-        records = [self._record(letter) for letter in due]
-        ends = producer.send_all(records) if producer else [None] * len(due)
-        for letter, record, end in zip(due, records, ends, strict=True):
-            if end is None or end.error is None:
-                self._count(letter, Flow(letter.job.job_type, letter.job.tenant, record.topic), account)
+        targets = [self._target(letter.job) for letter in due]
+        ends: Sequence[Delivered] = [_UNSENT] * len(due)
+        if producer is not None:
+            pairs = zip(due, targets, strict=True)
+            ends = producer.send_all([replay_record(let.record, let.job, topic=to) for let, to in pairs])
+        for letter, target, end in zip(due, targets, ends, strict=True):
+            if end.error is None:
+                self._count(letter, Flow(letter.job.job_type, letter.job.tenant, target), account)
             else:
                 account.failed += 1
                 _remark(account.failures, letter, str(end.error))
-        return not _all_refused(end for end in ends if end is not None)
-
-    def _record(self, letter: Letter) -> Outgoing:
-        return replay_record(letter.record, letter.job, topic=self._target(letter.job))
+        return not _all_refused(ends)
 
     def _target(self, job: Job) -> str:
         """The main topic of the job's priority; where there is none such, of its queue."""

@@ -120,7 +120,10 @@ class DeskBench:
             try:
                 yield
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(30) == 0, log.read_text()
+                assert process.wait(30) == 0
+            except BaseException:
+                print(log.read_text()[-10_000:])
+                raise
             finally:
                 process.kill()
                 process.wait(10)
