@@ -19,6 +19,7 @@ __all__ = [
     "PipelineError",
     "PublishFailed",
     "PublishUnknown",
+    "RegistryUnavailable",
     "SchemaError",
     "StoreUnavailable",
     "TopicsError",
@@ -78,6 +79,10 @@ class TopicsError(PipelineError):
 
 class StoreUnavailable(PipelineError):
     """Postgres could not be reached, or the connection broke: the outcome of the call is unknown."""
+
+
+class RegistryUnavailable(PipelineError):
+    """The schema registry could not be reached, or does not answer as one: whether it has a schema is not known."""
 
 
 class ClaimLost(PipelineError):

@@ -36,6 +36,7 @@ REPLAYS = "pipeline-replays"
 REASON = "pipeline-reason"
 FIRST = "pipeline-first-"
 LAST = "pipeline-last-"
+SCHEMA_ID = "__value_schema_id"  # as clients of schema registries call it
 
 MAX_TEXT = 256
 MAX_COUNT = 1_000_000
@@ -93,6 +94,8 @@ def job_headers(job: Job, *, ce_time: str) -> HeaderList:
         (EXPIRES, f"{job.expires_at:.3f}" if job.expires_at else ""),
     )
     headers.extend((name, value.encode()) for name, value in optional if value)
+    if job.schema_id:
+        headers.append((SCHEMA_ID, job.schema_id))
     return headers
 
 
@@ -148,12 +151,15 @@ def _parse(record: Record, queue: str) -> Job:
         _count(REPLAYS, replays, 0) if replays else 0,
         _text(ORDERING_KEY, ordering) if ordering else "",
         _aside(get(TRACEPARENT)),
+        get(SCHEMA_ID) or b"",
     )
 
 
 # What a job cannot run without. Libraries that trace a service add a traceparent to each record they see written, so
 # that one may well be there twice.
-_NEEDED = frozenset({ID, TYPE, TENANT, ATTEMPT, HOP, NOT_BEFORE, EXPIRES, REPLAYS, PRIORITY, ORDERING_KEY})
+_NEEDED = frozenset(
+    {ID, TYPE, TENANT, ATTEMPT, HOP, NOT_BEFORE, EXPIRES, REPLAYS, PRIORITY, ORDERING_KEY, SCHEMA_ID}
+)
 
 
 def _refuse_doubles(headers: HeaderList) -> None:

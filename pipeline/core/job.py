@@ -52,6 +52,7 @@ class Job(NamedTuple):
 
     `attempt` counts runs of the handler (the first is 1). `hop` counts how often the job was published onward: retry,
     snooze and replay each write hop + 1. `not_before` and `expires_at` are seconds since the epoch; 0 means none.
+    `schema_id` names the payload's schema when its publisher, not one of ours, has put it into a header.
     """
 
     job_id: str
@@ -68,6 +69,7 @@ class Job(NamedTuple):
     replays: int = 0
     ordering_key: str = ""
     traceparent: str = ""
+    schema_id: bytes = b""
 
 
 def uuid7(*, now: float, entropy: bytes) -> uuid.UUID:

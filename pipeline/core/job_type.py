@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 
@@ -12,8 +13,9 @@ from pipeline.core.backoff import Backoff, RetryPolicy
 from pipeline.core.topics import check_name
 from pipeline.errors import ConfigError
 
-__all__ = ["JobType", "Payload"]
+__all__ = ["JobType", "Payload", "Upcaster"]
 
+Upcaster: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 Payload = TypeVar("Payload", bound=BaseModel)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]*[a-z0-9])?)*")
 
@@ -23,7 +25,9 @@ class JobType(Generic[Payload]):
     """A kind of job.
 
     `name` also names its directory of schemas. `timeout` is in seconds, None for no limit. `permanent` are error
-    classes that end a job at once, whatever attempts are left. Raises `ConfigError` on values that make no sense.
+    classes that end a job at once, whatever attempts are left. `upcasters` are functions by schema version: each is given
+    what a payload of that version says, and returns what the next version says, where Avro's own rules cannot tell.
+    Raises `ConfigError` on values that make no sense.
     """
 
     name: str
@@ -32,6 +36,7 @@ class JobType(Generic[Payload]):
     retry: RetryPolicy = field(default_factory=Backoff)
     timeout: float | None = None
     permanent: tuple[type[BaseException], ...] = ()
+    upcasters: Mapping[int, Upcaster] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > 128:

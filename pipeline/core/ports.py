@@ -11,7 +11,9 @@ from pydantic import BaseModel
 from pipeline.core.claims import Claim, ClaimRequest, Settled, Settlement
 from pipeline.core.headers import HeaderList
 from pipeline.core.job import Record, Source
+from pipeline.core.job_type import Upcaster
 from pipeline.core.offsets import Partition
+from pipeline.core.writer_schemas import WrittenSchema
 
 __all__ = [
     "Codec",
@@ -29,19 +31,28 @@ __all__ = [
 class Codec(Protocol):
     """Payload model <-> bytes. Safe to call from several threads."""
 
-    def register(self, job_type: str, model: type[BaseModel]) -> None:
+    def register(
+        self, job_type: str, model: type[BaseModel], upcasters: Mapping[int, Upcaster] | None = None
+    ) -> None:
         """Check the model against the newest schema of the job type. Raises `SchemaError`."""
+        ...
+
+    def written(self, job_type: str) -> WrittenSchema:
+        """The schema that payloads of this type are written with."""
         ...
 
     def encode(self, job_type: str, payload: BaseModel) -> bytes:
         """Raises `InvalidJob` when a value cannot be written."""
         ...
 
-    def decode(self, job_type: str, data: bytes) -> BaseModel:
-        """Raises `PayloadError`, or its kind `UnknownWriterSchema`."""
+    def decode(self, job_type: str, data: bytes, schema_id: bytes = b"") -> BaseModel:
+        """`schema_id` is `Job.schema_id`. Raises `PayloadError`, or its kind `UnknownWriterSchema`.
+
+        Raises `RegistryUnavailable` or `BrokerUnavailable` when the schema must be looked up and cannot be now.
+        """
         ...
 
-    def describe(self, job_type: str, data: bytes) -> dict[str, object]:
+    def describe(self, job_type: str, data: bytes, schema_id: bytes = b"") -> dict[str, object]:
         """Schema, fingerprint and payload as plain values, for people. Raises like `decode`."""
         ...
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from pipeline.adapters.avro import AvroCodec, SchemaCatalog
 from pipeline.core.ports import Codec
+from pipeline.core.writer_schemas import WriterRef
 from pipeline.errors import InvalidJob, PayloadError, SchemaError, UnknownJobType, UnknownWriterSchema
 from tests.unit.avro_examples import (
     EVERYTHING,
@@ -118,7 +119,7 @@ def v1_only(folder: Path, **texts: str) -> AvroCodec:
     """The codec of a worker that was built before v2; `texts` are writer schemas by fingerprint."""
     v1 = json.loads((SCHEMAS / "email.send" / "v1.avsc").read_text())
     catalog = catalog_of(folder, v1, job_type="email.send")
-    codec = AvroCodec(catalog, lambda fingerprint: texts.get(fingerprint.hex()))
+    codec = AvroCodec(catalog, lambda ref: texts.get(ref.value.hex()))
     codec.register("email.send", OldEmail)
     return codec
 
@@ -149,12 +150,12 @@ def test_a_payload_of_an_unknown_version_names_its_fingerprint(tmp_path: Path) -
 
 
 def test_a_writer_schema_is_looked_up_once_and_a_missing_one_again_and_again(tmp_path: Path) -> None:
-    asked: list[bytes] = []
+    asked: list[WriterRef] = []
     answers: list[str | None] = [None, None, V2_TEXT]
     v1 = json.loads((SCHEMAS / "email.send" / "v1.avsc").read_text())
 
-    def find(fingerprint: bytes) -> str | None:
-        asked.append(fingerprint)
+    def find(ref: WriterRef) -> str | None:
+        asked.append(ref)
         return answers[len(asked) - 1]
 
     codec = AvroCodec(catalog_of(tmp_path, v1, job_type="email.send"), find)
@@ -165,7 +166,7 @@ def test_a_writer_schema_is_looked_up_once_and_a_missing_one_again_and_again(tmp
     for _ in range(3):
         assert codec.decode("email.send", v2_email())
     assert codec.describe("email.send", v2_email())
-    assert asked == [bytes.fromhex(V2_FINGERPRINT)] * 3
+    assert asked == [WriterRef("fingerprint", bytes.fromhex(V2_FINGERPRINT))] * 3
 
 
 def test_a_wrong_text_under_a_fingerprint_is_not_trusted(tmp_path: Path) -> None:
@@ -302,9 +303,9 @@ def test_a_symbol_added_by_a_newer_publisher_becomes_the_default_of_the_enum(tmp
         (b'{"to": "ada@example.org"}', "looks like JSON"),
         (b"[1, 2]", "looks like JSON"),
         (b"Obj\x01\x04\x14avro.codec", "Avro container file"),
-        (b"\x00\x00\x00\x01\x2fpayload", r"schema registry prefix \(schema id 303\)"),
-        (b"\x01" + b"g" * 16 + b"payload", "prefix with a GUID"),
-        (b"\x00", "1 bytes of something else"),
+        (b"\x00", "ends inside its registry prefix, after 1 bytes"),
+        (b"\x00\x00\x00\x01", "ends inside its registry prefix, after 4 bytes"),
+        (b"\x01" + b"g" * 15, "ends inside its registry prefix, after 16 bytes"),
         (b"\x0ahello\x06", "7 bytes of something else"),
         (b"\xc3\x02" + b"x" * 20, "something else"),
         (b"\xc3", "something else"),

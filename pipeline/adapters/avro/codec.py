@@ -2,78 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any, NoReturn
 
-from fastavro import schemaless_reader, schemaless_writer
+from fastavro import schemaless_writer
 from pydantic import BaseModel, ValidationError
 
 from pipeline.adapters.avro.catalog import SchemaCatalog, SchemaVersion
-from pipeline.adapters.avro.framing import HEADER_SIZE, header_of
+from pipeline.adapters.avro.framing import FRAME_SIZES, HEADER_SIZE, frame_of, header_of, registry_prefix
 from pipeline.adapters.avro.logical import disagreement
 from pipeline.adapters.avro.matching import match_model
 from pipeline.adapters.avro.plain import plain
 from pipeline.adapters.avro.preparing import Prepare, Unwritable
-from pipeline.adapters.avro.writers import FindText, Writer, WriterSchemas
+from pipeline.adapters.avro.reading import Reader, Upcasting, read
+from pipeline.adapters.avro.writers import WriterSchemas
+from pipeline.core.job_type import Upcaster
+from pipeline.core.writer_schemas import FindWriterSchema, WriterRef, WrittenSchema
 from pipeline.errors import InvalidJob, PayloadError, SchemaError, UnknownJobType
 
 __all__ = ["AvroCodec"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
-    """How payloads of one writer schema are decoded. `target` is None when writer and reader are the same."""
-
-    writer: Writer
-    target: dict[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Binding:
-    """A registered job type. `readers` are found by the ten bytes a payload starts with, and grow with use."""
+    """A registered job type. `readers` are found by the bytes a payload starts with, and grow with use."""
 
     model: type[BaseModel]
     newest: SchemaVersion
     header: bytes
     prepare: Prepare
     validate: Callable[..., BaseModel]
-    readers: dict[bytes, _Reader]
+    upcasting: Upcasting
+    readers: dict[bytes, Reader]
 
 
 class AvroCodec:
-    """The `Codec` of payloads in Avro single-object encoding. Safe to call from several threads.
+    """The `Codec` of payloads in Avro. Safe to call from several threads.
 
     The newest schema of the catalog is what is written; older versions are read as the newest. A payload of
-    an unknown version is decoded with the text that `writer_schemas` gives for its fingerprint (8 bytes, as on
-    the wire); what that raises passes through. A model's own serializers are not used: Avro gets its fields.
+    an unknown version is decoded with the text that `find_schema` gives for its name; what that raises passes
+    through. A model's own serializers are not used: Avro gets its fields.
     """
 
-    def __init__(self, catalog: SchemaCatalog, writer_schemas: FindText | None = None) -> None:
+    def __init__(self, catalog: SchemaCatalog, find_schema: FindWriterSchema | None = None) -> None:
         self._catalog = catalog
-        self._writers = WriterSchemas(catalog, writer_schemas)
+        self._writers = WriterSchemas(catalog, find_schema)
         self._bindings: dict[str, _Binding] = {}
 
-    def register(self, job_type: str, model: type[BaseModel]) -> None:
+    def register(
+        self, job_type: str, model: type[BaseModel], upcasters: Mapping[int, Upcaster] | None = None
+    ) -> None:
         """Bind a job type to its payload model. Raises `SchemaError` when model and newest schema differ."""
         newest = self._catalog.latest(job_type)
-        writers = self._writers.packaged(job_type)
-        target = writers[header_of(newest.fingerprint)]
         for version in self._catalog.versions(job_type):
             if (problem := disagreement(version, newest)) is not None:
                 raise SchemaError(f"{version.path} and {newest.path}: {problem}")
+        writers = self._writers.packaged(job_type)
+        upcasting = Upcasting(list(writers.values()), upcasters or {})
         self._bindings[job_type] = _Binding(
             model=model,
             newest=newest,
             header=header_of(newest.fingerprint),
             prepare=match_model(model, newest),
             validate=model.model_validate,
+            upcasting=upcasting,
             readers={
-                header: _Reader(writer, None if writer is target else target.reading)
-                for header, writer in writers.items()
+                header_of(fingerprint): upcasting.reader(writer, start=HEADER_SIZE)
+                for fingerprint, writer in writers.items()
             },
         )
+
+    def written(self, job_type: str) -> WrittenSchema:
+        """The schema that payloads of this type are written with."""
+        newest = self._binding(job_type).newest
+        return WrittenSchema(job_type, newest.version, newest.fingerprint, newest.fullname, newest.text)
+
+    def write_registry_id(self, job_type: str, schema_id: int, registered: str) -> None:
+        """From now on write the prefix of a registry, where the schema has that id and the text `registered`.
+
+        Raises `SchemaError` when that text is not the schema that is written here.
+        """
+        binding = self._binding(job_type)
+        ref = WriterRef("id", schema_id.to_bytes(4, "big"))
+        mine = self._writers.packaged(job_type)[binding.newest.fingerprint]
+        if self._writers.known(job_type, ref, registered) is not mine:
+            raise SchemaError(f"{ref} is not {binding.newest.path}, though the registry says so")
+        header = registry_prefix(schema_id)
+        binding.readers[header] = binding.upcasting.reader(mine, start=len(header))
+        self._bindings[job_type] = replace(binding, header=header)
 
     def encode(self, job_type: str, payload: BaseModel) -> bytes:
         """The payload as the newest version. Raises `InvalidJob` that names the field which cannot be written."""
@@ -90,36 +109,41 @@ class AvroCodec:
             raise InvalidJob(f"{job_type}: field {error.path!r} {error}") from None
         try:
             schemaless_writer(buffer, binding.newest.schema, values)
-        except Exception as error:  # noqa: BLE001 - fastavro raises anything; see _refuse_payload for "from None"
+        except Exception as error:  # noqa: BLE001 - fastavro raises anything; see below for "from None"
             _refuse_payload(binding, values, error)
         return buffer.getvalue()
 
-    def decode(self, job_type: str, data: bytes) -> BaseModel:
+    def decode(self, job_type: str, data: bytes, schema_id: bytes = b"") -> BaseModel:
         """The payload as the registered model, whatever version it was written as.
 
-        Raises `UnknownWriterSchema` when its schema cannot be found, `PayloadError` for any other bad input.
+        `schema_id` is the value of the header `__value_schema_id`, for payloads without a frame. Raises
+        `UnknownWriterSchema` when the schema cannot be found, `PayloadError` for any other bad input.
         """
         binding = self._binding(job_type)
-        reader = binding.readers.get(data[:HEADER_SIZE])
+        name = b"header " + schema_id if schema_id else data[: FRAME_SIZES.get(data[:1], HEADER_SIZE)]
+        reader = binding.readers.get(name)
         if reader is None:
-            reader = self._new_reader(job_type, binding, data)
-        values = _read(job_type, data, reader)
+            reader = binding.readers[name] = self._new_reader(job_type, binding, data, schema_id)
+        values = read(job_type, data, reader)
         try:
             # Avro has the types right already; lax, so that enum symbols become members in strict models, too.
             return binding.validate(values, strict=False)
         except Exception as error:  # noqa: BLE001 - validators of users raise anything
             _refuse_values(job_type, binding, reader, error)
 
-    def describe(self, job_type: str, data: bytes) -> dict[str, object]:
+    def describe(self, job_type: str, data: bytes, schema_id: bytes = b"") -> dict[str, object]:
         """Schema, fingerprint and payload as JSON values, as its writer saw it. Raises like `decode`.
 
         The job type need not be registered, only to have schemas.
         """
-        writer = self._find_writer(job_type, data)
+        self._catalog.versions(job_type)  # what is wrong with the schemas comes before what is wrong with the bytes
+        with _named(job_type):
+            frame = frame_of(data, schema_id)
+            writer = self._writers.find(job_type, frame.ref)
         return {
             "schema": writer.parsed.label,
             "fingerprint": writer.parsed.fingerprint.hex(),
-            "payload": plain(_read(job_type, data, _Reader(writer, None))),
+            "payload": plain(read(job_type, data, Reader(writer, None, frame.start))),
         }
 
     def _binding(self, job_type: str) -> _Binding:
@@ -130,36 +154,22 @@ class AvroCodec:
             )
         return binding
 
-    def _new_reader(self, job_type: str, binding: _Binding, data: bytes) -> _Reader:
-        writer = self._find_writer(job_type, data)
+    def _new_reader(self, job_type: str, binding: _Binding, data: bytes, schema_id: bytes) -> Reader:
+        with _named(job_type):
+            frame = frame_of(data, schema_id)
+            writer = self._writers.find(job_type, frame.ref)
         if (problem := disagreement(writer.parsed, binding.newest)) is not None:
             raise PayloadError(f"{job_type}: written as {writer.parsed.label}: {problem}")
-        target = binding.readers[binding.header].writer.reading
-        reader = binding.readers[header_of(writer.parsed.fingerprint)] = _Reader(writer, target)
-        return reader
-
-    def _find_writer(self, job_type: str, data: bytes) -> Writer:
-        try:
-            return self._writers.find(job_type, data)
-        except PayloadError as error:
-            raise type(error)(f"{job_type}: {error}") from error
+        return binding.upcasting.reader(writer, start=frame.start)
 
 
-def _read(job_type: str, data: bytes, reader: _Reader) -> Any:
-    # One byte more than there is: a field that is skipped although it is cut short reads past the end of
-    # the payload without an error, and only the position betrays it.
-    buffer = BytesIO(data + b"\x00")
-    buffer.seek(HEADER_SIZE)
+@contextmanager
+def _named(job_type: str) -> Iterator[None]:
+    """Put the job type in front of what is wrong."""
     try:
-        values = schemaless_reader(buffer, reader.writer.reading, reader.target)
-    except Exception as error:  # noqa: BLE001 - fastavro raises anything on bad bytes
-        reason = "they end too early" if isinstance(error, EOFError) else type(error).__name__
-        _refuse_bytes(job_type, data, reader, reason)
-    if (excess := len(data) - buffer.tell()) != 0:
-        _refuse_bytes(
-            job_type, data, reader, "they end too early" if excess < 0 else f"{excess} bytes too many"
-        )
-    return values
+        yield
+    except PayloadError as error:
+        raise type(error)(f"{job_type}: {error}") from error
 
 
 # The errors below are raised "from None", and without the foreign message: those quote the payload.
@@ -183,12 +193,7 @@ def _culprit(binding: _Binding, values: Any) -> str:
     return "?"
 
 
-def _refuse_bytes(job_type: str, data: bytes, reader: _Reader, reason: str) -> NoReturn:
-    label = reader.writer.parsed.label
-    raise PayloadError(f"{job_type}: {len(data)} bytes that are not a valid {label}: {reason}") from None
-
-
-def _refuse_values(job_type: str, binding: _Binding, reader: _Reader, error: Exception) -> NoReturn:
+def _refuse_values(job_type: str, binding: _Binding, reader: Reader, error: Exception) -> NoReturn:
     label, model = reader.writer.parsed.label, binding.model.__name__
     if isinstance(error, ValidationError):
         # Only the field: deeper steps may be keys of a map, which are payload.
