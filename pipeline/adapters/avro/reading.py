@@ -1,0 +1,114 @@
+"""Bytes to values: decoding, resolution to the newest version, and upcasters in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, NoReturn
+
+from fastavro import schemaless_reader, schemaless_writer
+
+from pipeline.adapters.avro.catalog import SchemaVersion
+from pipeline.adapters.avro.writers import Writer
+from pipeline.core.job_type import Upcaster
+from pipeline.errors import PayloadError, SchemaError
+
+__all__ = ["Reader", "Upcasting", "read"]
+
+Lift = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How payloads of one writer schema are decoded, from position `start` on.
+
+    `target` is None when writer and reader are the same; `lift` brings what an old version said to the newest.
+    """
+
+    writer: Writer
+    target: dict[str, Any] | None
+    start: int
+    lift: Lift | None = None
+
+
+def read(job_type: str, data: bytes, reader: Reader) -> Any:
+    """Decode. Raises `PayloadError`, and nothing else, whatever the bytes are."""
+    # One byte more than there is: a field that is skipped although it is cut short reads past the end of
+    # the payload without an error, and only the position betrays it.
+    buffer = BytesIO(data + b"\x00")
+    buffer.seek(reader.start)
+    try:
+        values = schemaless_reader(buffer, reader.writer.reading, reader.target)
+    except Exception as error:  # noqa: BLE001 - fastavro raises anything on bad bytes
+        reason = "they end too early" if isinstance(error, EOFError) else type(error).__name__
+        _refuse(job_type, data, reader, reason)
+    if (excess := len(data) - buffer.tell()) != 0:
+        _refuse(job_type, data, reader, "they end too early" if excess < 0 else f"{excess} bytes too many")
+    return values if reader.lift is None else reader.lift(values)
+
+
+# The errors here are raised "from None", and without the foreign message: those quote the payload.
+
+
+def _refuse(job_type: str, data: bytes, reader: Reader, reason: str) -> NoReturn:
+    label = reader.writer.parsed.label
+    raise PayloadError(f"{job_type}: {len(data)} bytes that are not a valid {label}: {reason}") from None
+
+
+class Upcasting:
+    """The way of old payloads to the newest version, through upcasters.
+
+    A payload of version k is decoded as the first version from k on that has an upcaster, given to it, written as the
+    version after, decoded as the next that has one, and so on to the newest. Writing it out in between is slow, but
+    exact: Avro's own rules fill in and drop fields, and what an upcaster got wrong is refused where it happened.
+    """
+
+    def __init__(self, writers: Sequence[Writer], upcasters: Mapping[int, Upcaster]) -> None:
+        """`writers` are all packaged versions that payloads tell apart. Raises `SchemaError`."""
+        self._writers = {w.parsed.version: w for w in writers if isinstance(w.parsed, SchemaVersion)}
+        self._newest = max(self._writers)
+        self._upcasters = upcasters
+        able = sorted(self._writers.keys() - {self._newest})
+        for version in sorted(upcasters.keys() - able):
+            raise SchemaError(
+                f"{writers[0].parsed.label}: there is an upcaster from v{version}; allowed: from one of {able}, "
+                "the versions before the newest that differ in more than documentation and defaults"
+            )
+
+    def reader(self, writer: Writer, *, start: int) -> Reader:
+        """How payloads of that writer are decoded. One that is not packaged has no upcasters."""
+        version = writer.parsed.version if isinstance(writer.parsed, SchemaVersion) else self._newest
+        steps = [step for step in sorted(self._upcasters) if step >= version]
+        first = self._writers[steps[0] if steps else self._newest]
+        target = None if writer is first else first.reading
+        return Reader(writer, target, start, self._lift(steps) if steps else None)
+
+    def _lift(self, steps: Sequence[int]) -> Lift:
+        ends = [*steps[1:], self._newest]
+        hops = [self._hop(step, end) for step, end in zip(steps, ends, strict=True)]
+
+        def lift(values: Any) -> Any:
+            for hop in hops:
+                values = hop(values)
+            return values
+
+        return lift
+
+    def _hop(self, step: int, end: int) -> Lift:
+        upcast, target = self._upcasters[step], self._writers[end]
+        after = self._writers[min(version for version in self._writers if version > step)]
+
+        def hop(values: Any) -> Any:
+            buffer = BytesIO()
+            try:
+                schemaless_writer(buffer, after.parsed.schema, upcast(values), strict_allow_default=True)
+                buffer.seek(0)
+                return schemaless_reader(buffer, after.reading, None if after is target else target.reading)
+            except Exception as error:  # noqa: BLE001 - it is a user's function
+                raise PayloadError(
+                    f"{after.parsed.label}: the upcaster from v{step} raised {type(error).__name__}, "
+                    "or gave values that do not fit"
+                ) from None
+
+        return hop
