@@ -16,6 +16,7 @@ from pipeline.config.sections import (
     PostgresSettings,
     PublisherSettings,
     RetrySettings,
+    SchemaRegistrySettings,
     TopicsSettings,
     WorkerSettings,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "PostgresSettings",
     "PublisherSettings",
     "RetrySettings",
+    "SchemaRegistrySettings",
     "SettingKey",
     "Settings",
     "TopicsSettings",

@@ -31,7 +31,7 @@ All durations are in seconds.
 - **Options of librdkafka** are given one by one (`PIPELINE_KAFKA__OPTIONS__SASL_USERNAME=me`, where `_` stands for the dot,
   or `--set kafka.options.sasl.username=me`), together (`PIPELINE_KAFKA__OPTIONS=sasl.username=me,client.id=x`, or JSON), or
   as a table of the file. They are merged one by one. Those that the promises of the pipeline rest on cannot be changed.
-- **Secrets** (`postgres.dsn`, and options such as `sasl.password`) may lie in a file of their own:
+- **Secrets** (`postgres.dsn`, `schema_registry.password`, and options such as `sasl.password`) may lie in a file of their own:
   `PIPELINE_POSTGRES__DSN_FILE=/run/secrets/dsn`, `PIPELINE_KAFKA__OPTIONS__SASL_PASSWORD_FILE=...`.
 """
 

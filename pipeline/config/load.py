@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ __all__ = ["load_settings"]
 
 DEFAULT_FILE = Path("pipeline.toml")
 MAX_SHOWN = 200
+_IN_URL = re.compile(r"//[^/]*@")  # a user and a password, where none are allowed
 
 
 def load_settings(
@@ -78,7 +80,7 @@ def _shown(key: str, layers: Sequence[Layer]) -> str:
     if setting_keys()[key].secret or (found and is_secret_option(found[1])):
         return "'***'"
     value = next((layer.values[key] for layer in layers if key in layer.values), setting_keys()[key].default)
-    text = repr(value)
+    text = _IN_URL.sub("//***@", repr(value))
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 

@@ -24,16 +24,17 @@ def show(settings: Settings) -> dict[str, Any]:
 
 
 def _plain(model: BaseModel) -> dict[str, Any]:
-    return {name: _value(getattr(model, name)) for name in type(model).model_fields}
+    return {name: _value(name, getattr(model, name)) for name in type(model).model_fields}
 
 
-def _value(value: object) -> Any:
+def _value(name: str, value: object) -> Any:
     if isinstance(value, BaseModel):
         return _plain(value)
     if isinstance(value, SecretStr):
-        return mask_dsn(value.get_secret_value())
+        secret = value.get_secret_value()
+        return mask_dsn(secret) if name == "dsn" else secret and MASK
     if isinstance(value, dict):
-        return {name: MASK if is_secret_option(name) else inner for name, inner in value.items()}
+        return {option: MASK if is_secret_option(option) else inner for option, inner in value.items()}
     if isinstance(value, tuple):
         return list(value)
     return value if isinstance(value, str | int | float | None) else str(value)

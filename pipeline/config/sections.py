@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -16,6 +18,7 @@ __all__ = [
     "PostgresSettings",
     "PublisherSettings",
     "RetrySettings",
+    "SchemaRegistrySettings",
     "TopicsSettings",
     "WorkerSettings",
 ]
@@ -207,6 +210,54 @@ class PublisherSettings(Section):
                 "publisher.linger_ms",
                 self.linger_ms,
                 f"less than publisher.timeout, which is {self.timeout} seconds",
+            )
+        return self
+
+
+class SchemaRegistrySettings(Section):
+    """A schema registry of the Confluent kind, so that outside tools can read the topics."""
+
+    url: str = Field(
+        "",
+        description="Its address. With one, payloads get the registry's prefix instead of single-object encoding; both are always read.",
+        json_schema_extra=allowed("http:// or https://, without user, password and query; or empty"),
+    )
+    username: str = Field("", description="For basic authentication.")
+    password: SecretStr = Field(SecretStr(""), description="The same.")
+    token: SecretStr = Field(SecretStr(""), description="For bearer authentication, instead of the two.")
+    ca_file: Path | None = Field(
+        None,
+        description="Certificates to trust, in PEM; by default those of the system.",
+        json_schema_extra=allowed("a path"),
+    )
+    timeout: float = Field(
+        2.0,
+        ge=0.1,
+        le=60,
+        description="How long a question to it may take; it is asked again after five times as long.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value and (
+            parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment
+        ):
+            raise ValueError("not an address")
+        if "@" in parts.netloc:
+            raise ValueError("a password here would be shown")
+        if parts.netloc:
+            _ = parts.port  # raises a ValueError of its own
+        return value
+
+    @model_validator(mode="after")
+    def _check_credentials(self) -> SchemaRegistrySettings:
+        if self.username and self.token.get_secret_value():
+            raise Clash("schema_registry.username", self.username, "none, as schema_registry.token is given")
+        if self.password.get_secret_value() and not self.username:
+            raise Clash(
+                "schema_registry.username", self.username, "a name, as schema_registry.password is given"
             )
         return self
 

@@ -21,6 +21,7 @@ from pipeline.config.sections import (
     PostgresSettings,
     PublisherSettings,
     RetrySettings,
+    SchemaRegistrySettings,
     TopicsSettings,
     WorkerSettings,
 )
@@ -65,6 +66,7 @@ class Settings(BaseSettings):
     topics: TopicsSettings = TopicsSettings()
     retry: RetrySettings = RetrySettings()
     publisher: PublisherSettings = PublisherSettings()
+    schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
     worker: WorkerSettings = WorkerSettings()
     log: LogSettings = LogSettings()
 

@@ -522,3 +522,41 @@ def test_the_page_about_configuration_is_what_the_settings_say() -> None:
     assert page == configuration_page(), (
         "write it anew: python -m pipeline.config.docs > docs/configuration.md"
     )
+
+
+# --- schema registry
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"url": "registry:8081"}, "schema_registry.url is 'registry:8081'"),
+        ({"url": "ftp://registry"}, "schema_registry.url is 'ftp://registry'"),
+        ({"url": "http://"}, "schema_registry.url is 'http://'"),
+        ({"url": "http://registry:port"}, "schema_registry.url is 'http://registry:port'"),
+        ({"url": "http://registry?a=b"}, "schema_registry.url is 'http://registry?a=b'"),
+        ({"url": "http://ann:hunter2@registry"}, r"schema_registry.url is 'http://***@registry'"),
+        ({"password": "hunter2"}, "schema_registry.username is ''"),
+        ({"username": "ann", "token": "hunter2"}, "schema_registry.username is 'ann'"),
+        ({"timeout": "0"}, "schema_registry.timeout is '0'"),
+    ],
+)
+def test_a_wrong_setting_of_the_schema_registry_is_refused(values: dict[str, str], complaint: str) -> None:
+    lines = refusal(overrides={f"schema_registry.{name}": value for name, value in values.items()})
+    assert len(lines) == 1
+    assert lines[0].startswith(complaint)
+    assert "hunter2" not in lines[0]
+
+
+def test_credentials_of_the_schema_registry_are_masked_whatever_they_look_like() -> None:
+    settings = load_settings(
+        {
+            "schema_registry.url": "https://registry.example.test:8081/apis/ccompat/v7",
+            "schema_registry.username": "ann",
+            "schema_registry.password": "key=hunter2",
+        },
+        environ={},
+    )
+    shown = show(settings)["schema_registry"]
+    assert (shown["username"], shown["password"], shown["token"]) == ("ann", "***", "")
+    assert "hunter2" not in repr(settings)
