@@ -10,7 +10,17 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
-from pipeline.core.claims import Claim, ClaimRequest, Row, Settled, Settlement, Verdict, judge, refusal
+from pipeline.core.claims import (
+    Claim,
+    ClaimRequest,
+    Row,
+    Settled,
+    Settlement,
+    Verdict,
+    attempt_of,
+    judge,
+    refusal,
+)
 from pipeline.core.clock import Clock
 from pipeline.core.job import EPOCH_LIMIT, Source
 from pipeline.core.ports import WorkerInfo
@@ -103,7 +113,7 @@ class MemoryJobStore:
         # A job that this very call granted is one that the caller does run: it is nobody's to take back.
         judged_for = "" if request.job_id in granted else worker
         alive = story is not None and (request.job_id in granted or self._is_alive(story.worker_id))
-        row = _row(story)
+        row = story and _row(story, self._clock.time())
         verdict = judge(row, request, worker=judged_for, owner_alive=alive)
         if verdict is Verdict.CLAIMED and not self._is_alive(worker):
             verdict = Verdict.HELD
@@ -118,14 +128,17 @@ class MemoryJobStore:
             self._jobs[request.job_id] = _first_claim(worker, request, now)
             return Claim(Verdict.CLAIMED, 1)
         taken_over = story.state is JobState.RUNNING and story.worker_id != worker
+        attempt = attempt_of(_row(story, now), request)
         self._jobs[request.job_id] = _first_claim(worker, request, now)._replace(
             job_type=story.job_type,
             tenant=story.tenant,
             enqueued_at=story.enqueued_at,
             token=story.token + 1,
+            attempt=attempt or request.attempt,
             attempts=(*story.attempts, _lost(story, now)) if taken_over else story.attempts,
         )
-        return Claim(Verdict.CLAIMED, story.token + 1, story.state, story.worker_id if taken_over else "")
+        previous = story.worker_id if taken_over else ""
+        return Claim(Verdict.CLAIMED, story.token + 1, story.state, previous, attempt=attempt)
 
     def _settle(self, worker: str, settlement: Settlement) -> Settled:
         story = self._jobs.get(settlement.job_id)
@@ -137,7 +150,7 @@ class MemoryJobStore:
             return Settled((story.state, story.hop) == (settlement.state, settlement.hop), story.token)
         self._jobs[settlement.job_id] = story._replace(
             state=settlement.state,
-            attempt=settlement.attempt,
+            attempt=settlement.row_attempt,
             hop=settlement.hop,
             started_at=settlement.started_at,
             finished_at=settlement.finished_at,
@@ -148,8 +161,10 @@ class MemoryJobStore:
         return Settled(True, settlement.token)
 
 
-def _row(story: JobStory | None) -> Row | None:
-    return story and Row(story.state, story.hop, story.token, story.worker_id, story.source)
+def _row(story: JobStory, now: float) -> Row:
+    waits = story.state is JobState.RETRYING and story.due_at > now
+    due_at = story.due_at if waits else 0.0
+    return Row(story.state, story.hop, story.token, story.worker_id, story.source, story.attempt, due_at)
 
 
 def _first_claim(worker: str, request: ClaimRequest, now: float) -> JobStory:

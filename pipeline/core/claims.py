@@ -6,12 +6,16 @@ conformance suite holds both against each other.
 
 1. No row: claimed. Completed or cancelled: duplicate.
 2. The record's hop is lower than the row's: duplicate, an older copy. Dead: claimed if its hop is higher (a replay),
-   else duplicate. Retrying: claimed.
+   else duplicate. Retrying: claimed, but a record of the row's own hop only when the retry is due, else held.
 3. Running on a worker that is dead, or claimed by this very worker which does not know of it (the answer to its claim
    was lost on the way): claimed, with the next token.
 4. Running on a live worker: the same source record came again by a rebalance, or the record has a higher hop (its
    sender is about to move the state): held, to be looked at again. *Dropping either would lose the job.* Another record
    of the same hop: duplicate, published twice.
+
+A job that is retried *in place* (its type runs in order, by key) is not published onward: the row goes to retrying with the
+hop that it has, so that the very same record can be claimed again, here or by its partition's next owner. That record tells
+only of the first attempt and of no due time: the row knows both, and the answer to a claim tells them.
 """
 
 from __future__ import annotations
@@ -23,7 +27,17 @@ from pipeline.core.job import Source
 from pipeline.core.outcome import Failure
 from pipeline.core.state import JobState
 
-__all__ = ["Claim", "ClaimRequest", "Row", "Settled", "Settlement", "Verdict", "judge", "refusal"]
+__all__ = [
+    "Claim",
+    "ClaimRequest",
+    "Row",
+    "Settled",
+    "Settlement",
+    "Verdict",
+    "attempt_of",
+    "judge",
+    "refusal",
+]
 
 
 class Verdict(StrEnum):
@@ -52,7 +66,8 @@ class Claim(NamedTuple):
 
     `token` is the fencing token, 0 unless claimed. `previous` is the worker from which a running job was taken over,
     empty otherwise. `state` is what the row was before: None for a new row. `repeated` says of a duplicate that it is the
-    very record that the row was last claimed from: a worker ended before it had committed it.
+    very record that the row was last claimed from: a worker ended before it had committed it. `attempt` is set where the row
+    knows better than the record which attempt this is, and `due_at` (epoch seconds) where a held job waits for that time.
     """
 
     verdict: Verdict
@@ -60,13 +75,16 @@ class Claim(NamedTuple):
     state: JobState | None = None
     previous: str = ""
     repeated: bool = False
+    attempt: int = 0
+    due_at: float = 0.0
 
 
 class Settlement(NamedTuple):
     """The end of a run, to be written only if `token` still holds.
 
     `hop` is what the row's hop becomes: that of the next record when one was published onward to run, else the job's.
-    `state` is completed, retrying, dead or cancelled. Times are epoch seconds, `due_at` 0 when nothing waits.
+    `state` is completed, retrying, dead or cancelled. Times are epoch seconds, `due_at` 0 when nothing waits. `attempt` is
+    the one that ran; `next_attempt`, of a retrying job, the one to come.
     """
 
     job_id: str
@@ -79,6 +97,12 @@ class Settlement(NamedTuple):
     due_at: float = 0.0
     reason: str = ""
     failure: Failure | None = None
+    next_attempt: int = 0
+
+    @property
+    def row_attempt(self) -> int:
+        """What the row's attempt becomes."""
+        return self.next_attempt or self.attempt
 
 
 class Settled(NamedTuple):
@@ -89,13 +113,19 @@ class Settled(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What the rule needs of a job's row."""
+    """What the rule needs of a job's row.
+
+    `attempt` is the one that runs or ran, or the next one while the job is retrying. `due_at` is when a retrying job may run
+    (epoch seconds), 0 once it may.
+    """
 
     state: JobState
     hop: int
     token: int
     worker: str
     source: Source
+    attempt: int = 1
+    due_at: float = 0.0
 
 
 def judge(row: Row | None, request: ClaimRequest, *, worker: str, owner_alive: bool) -> Verdict:
@@ -106,7 +136,9 @@ def judge(row: Row | None, request: ClaimRequest, *, worker: str, owner_alive: b
         return Verdict.DUPLICATE
     if row.state is JobState.DEAD:
         return Verdict.CLAIMED if request.hop > row.hop else Verdict.DUPLICATE
-    if row.state is JobState.RETRYING or not owner_alive or row.worker == worker:
+    if row.state is JobState.RETRYING:
+        return Verdict.HELD if row.due_at and request.hop == row.hop else Verdict.CLAIMED
+    if not owner_alive or row.worker == worker:
         return Verdict.CLAIMED
     same_record = row.source == (request.topic, request.partition, request.offset)
     return Verdict.HELD if same_record or request.hop > row.hop else Verdict.DUPLICATE
@@ -114,5 +146,12 @@ def judge(row: Row | None, request: ClaimRequest, *, worker: str, owner_alive: b
 
 def refusal(row: Row, request: ClaimRequest, verdict: Verdict) -> Claim:
     """The answer to a request that is not granted."""
+    if verdict is Verdict.HELD:
+        return Claim(verdict, 0, row.state, due_at=row.due_at)
     same_record = row.source == (request.topic, request.partition, request.offset)
-    return Claim(verdict, 0, row.state, repeated=verdict is Verdict.DUPLICATE and same_record)
+    return Claim(verdict, 0, row.state, repeated=same_record)
+
+
+def attempt_of(row: Row, request: ClaimRequest) -> int:
+    """For `Claim.attempt`: which attempt a granted request is, 0 when the record itself says so."""
+    return row.attempt if request.hop == row.hop and row.attempt > request.attempt else 0

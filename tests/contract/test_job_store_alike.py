@@ -44,19 +44,29 @@ def make_request(job: int, hop: int, offset: int) -> tuple[int, ClaimRequest]:
 
 
 def make_settlement(
-    job: int, token: int, state: JobState, hop: int, failure: Failure | None
+    job: int, token: int, state: JobState, hop: int, failure: Failure | None, due: float
 ) -> tuple[int, Settlement]:
-    due_at = 1_700_000_090.5 if state is JobState.RETRYING else 0.0
+    due_at = due if state is JobState.RETRYING else 0.0
     reason = "" if state is JobState.COMPLETED else state.value
     ended = None if state in (JobState.COMPLETED, JobState.CANCELLED) else failure
     times = (1_700_000_010.0, 1_700_000_012.0)
-    return job, Settlement("", token, state, hop + 1, hop, *times, due_at, reason, ended)
+    following = hop + 2 if state is JobState.RETRYING and failure else 0
+    return job, Settlement("", token, state, hop + 1, hop, *times, due_at, reason, ended, following)
 
 
 jobs, workers, hops = st.sampled_from(JOBS), st.sampled_from(WORKERS), st.integers(0, 2)
 failures = st.none() | st.just(Failure("ValueError", 'said "no"', "line 1\nline 2"))
 requests = st.builds(make_request, jobs, hops, st.integers(0, 1))
-settlements = st.builds(make_settlement, jobs, st.integers(1, 4), st.sampled_from(SETTLED), hops, failures)
+PAST, FUTURE = 1_700_000_090.5, 4_000_000_000.25
+settlements = st.builds(
+    make_settlement,
+    jobs,
+    st.integers(1, 4),
+    st.sampled_from(SETTLED),
+    hops,
+    failures,
+    st.sampled_from([PAST, FUTURE]),
+)
 steps = st.one_of(
     st.tuples(st.just("claim"), workers, st.lists(requests, min_size=1, max_size=4)),
     st.tuples(st.just("settle"), workers, st.lists(settlements, min_size=1, max_size=3)),

@@ -57,7 +57,7 @@ class TestStory:
         claim_one(store, "b", request(job_id))
         assert store.settle("b", [failed(job_id, token=2)])[0].accepted
         claim_one(store, "c", request(job_id, hop=1, attempt=2))
-        snoozed = settlement(job_id, JobState.RETRYING, token=3, hop=2, attempt=2, due_at=1_800_000_000.0)
+        snoozed = settlement(job_id, JobState.RETRYING, token=3, hop=2, attempt=2, due_at=1_700_000_090.0)
         assert store.settle("c", [snoozed])[0].accepted
         claim_one(store, "c", request(job_id, hop=2, attempt=2))
         last = died(job_id, token=4, hop=2)._replace(attempt=2)

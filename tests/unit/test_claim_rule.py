@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from pipeline.core.claims import ClaimRequest, Row, Verdict, judge
+from pipeline.core.claims import ClaimRequest, Row, Verdict, attempt_of, judge, refusal
 from pipeline.core.job import Source
 from pipeline.core.state import JobState
 
@@ -20,6 +20,8 @@ rows = st.builds(
     token=st.integers(1, 5),
     worker=st.sampled_from(["a", "b"]),
     source=st.sampled_from(SOURCES),
+    attempt=st.integers(1, 3),
+    due_at=st.sampled_from([0.0, 99.0]),
 )
 
 
@@ -41,7 +43,7 @@ def model(row: Row | None, request: ClaimRequest, *, worker: str, owner_alive: b
     if row.state == "dead":
         return "claimed" if request.hop > row.hop else "duplicate"
     if row.state == "retrying":
-        return "claimed"
+        return "held" if request.hop == row.hop and row.due_at else "claimed"
     if not owner_alive or row.worker == worker:  # gone, or ours by a claim whose answer was lost
         return "claimed"
     if (request.topic, request.partition, request.offset) == row.source:
@@ -71,6 +73,27 @@ def test_a_job_that_ended_for_good_never_runs_again(
     for state in (JobState.COMPLETED, JobState.CANCELLED):
         ended = row._replace(state=state)
         assert judge(ended, request, worker="a", owner_alive=owner_alive) is Verdict.DUPLICATE
+
+
+@given(row=rows, request=requests, owner_alive=st.booleans())
+def test_a_retry_in_place_is_never_early_and_never_dropped(
+    row: Row, request: ClaimRequest, *, owner_alive: bool
+) -> None:
+    waiting = row._replace(state=JobState.RETRYING, due_at=99.0)
+    same = request._replace(hop=row.hop)
+    verdict = judge(waiting, same, worker="a", owner_alive=owner_alive)
+    assert verdict is Verdict.HELD
+    assert refusal(waiting, same, verdict).due_at == 99.0
+    assert judge(waiting._replace(due_at=0.0), same, worker="a", owner_alive=owner_alive) is Verdict.CLAIMED
+
+
+@given(rows, requests)
+def test_the_row_knows_which_attempt_a_retry_in_place_is(row: Row, request: ClaimRequest) -> None:
+    assert attempt_of(row, request._replace(hop=row.hop, attempt=1)) == (
+        row.attempt if row.attempt > 1 else 0
+    )
+    assert attempt_of(row, request._replace(hop=row.hop, attempt=row.attempt)) == 0
+    assert attempt_of(row, request._replace(hop=row.hop + 1)) == 0
 
 
 @given(row=rows, owner_alive=st.booleans())

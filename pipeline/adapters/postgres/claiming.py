@@ -6,7 +6,9 @@ the way. Asking for those in the same statement made it quadratic in the batch.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from pipeline.adapters.postgres.arrays import numbers, texts
 from pipeline.adapters.postgres.queries import QUERIES
@@ -20,6 +22,7 @@ __all__ = ["claim", "read_rows"]
 _CLAIM = QUERIES["claim"]
 _ROWS = QUERIES["rows"]
 _FIRST = Claim(Verdict.CLAIMED, 1)
+_job_id = itemgetter(0)
 _HELD = Claim(Verdict.HELD)
 
 
@@ -69,7 +72,7 @@ def _claim_distinct(
     # Sorted by job id, as settlements are: whoever locks rows in one order cannot deadlock.
     ordered = sorted(requests)
     found = connection.execute(_CLAIM, _arrays(worker, ordered), prepare=True, binary=True).fetchall()
-    claims = {row[0]: _FIRST if row[2] is None else _again(row, worker) for row in found}
+    claims = {row[0]: _FIRST if row[2] is None else _again(row, ordered, worker) for row in found}
     if len(claims) < len(ordered):
         missing = [request for request in ordered if request[0] not in claims]
         claims.update(_explain(connection, worker, missing))
@@ -95,11 +98,18 @@ def _arrays(worker: str, ordered: Sequence[ClaimRequest]) -> dict[str, object]:
     }
 
 
-def _again(row: tuple[str, int, str, str], worker: str) -> Claim:
+def _again(row: tuple[str, int, str, str, int], ordered: Sequence[ClaimRequest], worker: str) -> Claim:
     """A granted row that was there before. One of our own was never lost by anyone: it has no previous worker."""
-    _, token, state, previous = row
+    job_id, token, state, previous, attempt = row
     taken_over = state == JobState.RUNNING and previous != worker
-    return Claim(Verdict.CLAIMED, token, JobState(state), previous if taken_over else "")
+    asked = ordered[bisect_left(ordered, job_id, key=_job_id)].attempt
+    return Claim(
+        Verdict.CLAIMED,
+        token,
+        JobState(state),
+        previous if taken_over else "",
+        attempt=attempt if attempt != asked else 0,
+    )
 
 
 def _explain(connection: Connection, worker: str, missing: Sequence[ClaimRequest]) -> dict[str, Claim]:
@@ -120,6 +130,6 @@ def read_rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, tuple
     """The rows of jobs, with whether their owner is alive and runs them. Jobs without a row are left out."""
     found = connection.execute(_ROWS, {"job_id": texts(job_ids)}, prepare=True, binary=True)
     return {
-        job_id: (Row(JobState(state), hop, token, owner, Source(*source)), alive)
-        for job_id, state, hop, token, owner, *source, alive in found
+        job_id: (Row(JobState(state), hop, token, owner, Source(*source), attempt, due_at), alive)
+        for job_id, state, hop, token, owner, *source, attempt, due_at, alive in found
     }

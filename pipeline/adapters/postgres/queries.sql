@@ -4,7 +4,8 @@
 -- name: claim
 -- Rules 1 to 3 of pipeline.core.claims: grants what may be granted and says nothing of the rest.
 -- An existing row is locked before it is judged, so of two claims for one job the second sees what the first did.
--- A run that is taken over from another worker leaves a row in attempts.
+-- A run that is taken over from another worker leaves a row in attempts. Which attempt it is the row may know better than
+-- the record, which is the same for every retry in place.
 with granted as (
     insert into jobs as j (
         job_id, job_type, tenant, queue, state, attempt, hop, token, worker_id,
@@ -22,7 +23,8 @@ with granted as (
         where w.worker_id = %(worker)s and w.alive_until > clock_timestamp() and w.left_at is null
     )
     on conflict (job_id) do update set
-        state = 'running', attempt = excluded.attempt, hop = excluded.hop, token = j.token + 1,
+        state = 'running', hop = excluded.hop, token = j.token + 1,
+        attempt = case when excluded.hop = j.hop then greatest(excluded.attempt, j.attempt) else excluded.attempt end,
         worker_id = excluded.worker_id, queue = excluded.queue, topic = excluded.topic,
         partition = excluded.partition, "offset" = excluded."offset", claimed_at = excluded.claimed_at,
         started_at = null, finished_at = null, due_at = null, reason = '',
@@ -31,12 +33,12 @@ with granted as (
     where
         excluded.hop >= j.hop
         and case j.state
-            when 'retrying' then true
+            when 'retrying' then excluded.hop > j.hop or j.due_at is null or j.due_at <= clock_timestamp()
             when 'dead' then excluded.hop > j.hop
             when 'running' then j.worker_id = excluded.worker_id or not worker_is_alive(j.worker_id)
             else false
         end
-    returning job_id, token, previous_state, previous_worker, previous_attempt, previous_claimed_at
+    returning job_id, token, attempt, previous_state, previous_worker, previous_attempt, previous_claimed_at
 ),
 lost as (
     insert into attempts (job_id, token, attempt, worker_id, outcome, started_at, finished_at, reason)
@@ -47,12 +49,13 @@ lost as (
     where previous_state = 'running' and previous_worker <> %(worker)s
     on conflict do nothing
 )
-select job_id::text, token, previous_state, previous_worker from granted
+select job_id::text, token, previous_state, previous_worker, attempt from granted
 
 -- name: rows
 -- The rows of jobs that were not granted, or not settled, to say why.
 select
-    job_id::text, state, hop, token, worker_id, topic, partition, "offset",
+    job_id::text, state, hop, token, worker_id, topic, partition, "offset", attempt,
+    case when state = 'retrying' and due_at > clock_timestamp() then extract(epoch from due_at) else 0 end::float8,
     state = 'running' and worker_is_alive(worker_id)
 from jobs
 where job_id = any(%(job_id)s::uuid[])
@@ -70,23 +73,23 @@ where j.job_id = r.job_id and j.token = r.token and j.worker_id = %(worker)s and
 returning j.job_id::text
 
 -- name: settle_any
--- The same for any state. A run that did not complete leaves a row in attempts.
+-- The same for any state. A run that did not complete leaves a row in attempts; the job's row goes on to the next attempt.
 with moved as (
     update jobs as j set
-        state = r.state, attempt = r.attempt, hop = r.hop, reason = r.reason,
+        state = r.state, attempt = r.row_attempt, hop = r.hop, reason = r.reason,
         started_at = to_timestamp(nullif(r.started_at, 0)), finished_at = to_timestamp(nullif(r.finished_at, 0)),
         due_at = to_timestamp(nullif(r.due_at, 0))
     from unnest(
-        %(job_id)s::uuid[], %(token)s::bigint[], %(state)s::text[], %(attempt)s::integer[], %(hop)s::integer[],
-        %(started_at)s::float8[], %(finished_at)s::float8[], %(due_at)s::float8[], %(reason)s::text[],
-        %(outcome)s::text[], %(error_class)s::text[], %(message)s::text[], %(stack)s::text[]
+        %(job_id)s::uuid[], %(token)s::bigint[], %(state)s::text[], %(attempt)s::integer[], %(row_attempt)s::integer[],
+        %(hop)s::integer[], %(started_at)s::float8[], %(finished_at)s::float8[], %(due_at)s::float8[],
+        %(reason)s::text[], %(outcome)s::text[], %(error_class)s::text[], %(message)s::text[], %(stack)s::text[]
     ) as r (
-        job_id, token, state, attempt, hop, started_at, finished_at, due_at, reason,
+        job_id, token, state, attempt, row_attempt, hop, started_at, finished_at, due_at, reason,
         outcome, error_class, message, stack
     )
     where j.job_id = r.job_id and j.token = r.token and j.worker_id = %(worker)s and j.state = 'running'
     returning
-        j.job_id, j.token, j.attempt, j.started_at, j.finished_at, j.reason,
+        j.job_id, j.token, r.attempt, j.started_at, j.finished_at, j.reason,
         r.outcome, r.error_class, r.message, r.stack
 ),
 kept as (

@@ -69,6 +69,7 @@ def _all_arrays(ordered: Sequence[Settlement]) -> dict[str, str]:
     failures = [settlement.failure or _NO_FAILURE for settlement in ordered]
     return {
         **_arrays(ordered),
+        "row_attempt": numbers([settlement.row_attempt for settlement in ordered]),
         "state": texts([settlement.state for settlement in ordered]),
         # A time beyond what Postgres knows must not keep the whole batch from being settled.
         "due_at": numbers([min(settlement.due_at, EPOCH_LIMIT) for settlement in ordered]),
