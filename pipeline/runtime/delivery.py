@@ -20,10 +20,12 @@ class Delivery:
 
     `payload` and `handler` are set when it is about to run; `committed` once the handler's own transaction has completed it.
     `doubtful` says that a claim was asked for it whose answer never came: this worker may hold the job without knowing.
+    `suspect` says that the job may kill the process it runs in, and `crashes` how often it was seen to.
     """
 
     __slots__ = (
         "committed",
+        "crashes",
         "doubtful",
         "due_at",
         "epoch",
@@ -33,6 +35,7 @@ class Delivery:
         "payload",
         "problem",
         "record",
+        "suspect",
         "token",
     )
 
@@ -48,6 +51,8 @@ class Delivery:
         self.handler: Handler | None = None
         self.committed = False
         self.doubtful = False
+        self.suspect = False
+        self.crashes = 0
 
     def claim_request(self) -> ClaimRequest:
         job, record = self.job, self.record

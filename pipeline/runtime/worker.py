@@ -98,6 +98,7 @@ class Worker:
         self._settled_all = threading.Event()
         self._closing = threading.Event()
         self._failure: BaseException | None = None
+        self._trouble = ""
         self._polled_at = 0.0
         self._gauges_due = 0.0
         self._threads: list[threading.Thread] = []
@@ -131,13 +132,14 @@ class Worker:
             self._fail(error)
         still_running = self._shut_down()
         log.info("worker stopped", extra={"action": "stopped", "still_running": still_running})
-        return 1 if self._failure else 0
+        return 1 if self._failure or self._trouble else 0
 
     def problems(self) -> dict[str, str]:
         """What only a restart mends, by name; the text is empty where all is well."""
         stuck = self._parts.clock.monotonic() - self._polled_at > STUCK_SECONDS if self._polled_at else False
         return {
             "threads": f"stopping after {type(self._failure).__name__}" if self._failure else "",
+            "executors": self._trouble,
             "consumer": f"not polled for {STUCK_SECONDS:g} s" if stuck else "",
         }
 
@@ -176,9 +178,17 @@ class Worker:
         parts.intake.step()
         for executor in parts.executors.values():
             executor.check()
+            if not self._trouble and (trouble := executor.trouble()):
+                self._leave_for(trouble)
         if self._polled_at >= self._gauges_due:
             self._gauges_due = self._polled_at + 1.0
             self._set_gauges()
+
+    def _leave_for(self, trouble: str) -> None:
+        """Rather than sit half dead on its partitions the worker drains and leaves, for a supervisor to replace it."""
+        log.critical("worker leaves: %s", trouble, extra={"action": "crippled"})
+        self._trouble = trouble
+        self._stopping.set()
 
     def _set_gauges(self) -> None:
         parts, queue = self._parts, self._settings.queue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,9 +23,30 @@ from pipeline.runtime.executors.base import (
 
 __all__ = ["AsyncExecutor"]
 
+CANCEL_GRACE = 5.0  # seconds that a cancelled handler gets to end
+BLOCKED_SECONDS = 1.0  # without a turn of the loop: told
+STUCK_SECONDS = 30.0  # the same: it is not coming back
+
+log = logging.getLogger("pipeline.executor")
+
+
+class _Flight:
+    """A run and since when; `overdue` once it was settled without its end."""
+
+    __slots__ = ("delivery", "overdue", "since")
+
+    def __init__(self, delivery: Delivery, since: float) -> None:
+        self.delivery = delivery
+        self.since = since
+        self.overdue = False
+
 
 class AsyncExecutor:
-    """One event loop on one thread. A handler that overruns its time limit is cancelled."""
+    """One event loop on one thread. A handler that overruns its time limit is cancelled.
+
+    One that does not mind being cancelled, or that keeps the whole loop waiting, is settled as timed out all the same, and
+    its slot is written off until it returns.
+    """
 
     def __init__(
         self,
@@ -43,7 +65,11 @@ class AsyncExecutor:
         self._on_room = on_room
         self._pace = Pace(slots, most=most_ahead)
         self._queue: deque[Delivery] = deque()  # touched by the loop's thread only, but for `extend`
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], _Flight] = {}
+        self._written_off = 0
+        self._turn_asked = 0.0  # when the loop was asked for a turn that it has not made yet
+        self._told_blocked = False
+        self._limits_due = 0.0
         self._outstanding = 0
         self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
@@ -54,7 +80,7 @@ class AsyncExecutor:
 
     def capacity(self) -> int:
         with self._lock:
-            return self._pace.room(self._outstanding)
+            return self._pace.room(self._outstanding, lost=self._written_off)
 
     def outstanding(self) -> int:
         return self._outstanding
@@ -71,23 +97,28 @@ class AsyncExecutor:
                 delivery = self._queue.popleft()
             except IndexError:
                 return
-            task = self._loop.create_task(self._run(delivery))
-            self._tasks.add(task)
+            flight = _Flight(delivery, self._clock.time())
+            task = self._loop.create_task(self._run(flight))
+            self._tasks[task] = flight
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[task]
         self._start_some()
 
-    async def _run(self, delivery: Delivery) -> None:
-        started = self._clock.time()
+    async def _run(self, flight: _Flight) -> None:
+        delivery, started = flight.delivery, flight.since
         outcome = await self._call(delivery)
         ended = self._clock.time()
         with self._lock:
-            self._outstanding -= 1
-            self._pace.ran(ended - started)
-            room = self._pace.room(self._outstanding) > 0
-        if outcome is not None:
+            overdue, flight.overdue = flight.overdue, True  # from here on it is nobody's to write off
+            if overdue:
+                self._written_off -= 1
+            else:
+                self._outstanding -= 1
+                self._pace.ran(ended - started)
+            room = self._pace.room(self._outstanding, lost=self._written_off) > 0
+        if outcome is not None and not overdue:
             self._on_runs([Run(delivery, outcome, started, ended)])
         if room:
             self._on_room()
@@ -109,7 +140,56 @@ class AsyncExecutor:
         return SUCCEEDED
 
     def check(self) -> None:
-        """Time limits are the loop's own timers."""
+        """Time limits are the loop's own timers; here is what they cannot do."""
+        self._check_turns()
+        if self._clock.monotonic() >= self._limits_due:
+            self._limits_due = self._clock.monotonic() + 1.0
+            self._check_limits(self._clock.time())
+
+    def _check_limits(self, now: float) -> None:
+        with self._lock:
+            late = [flight for flight in list(self._tasks.values()) if _is_late(flight, now)]
+            for flight in late:
+                flight.overdue = True
+            self._written_off += len(late)
+            self._outstanding -= len(late)
+        for flight in late:
+            log.error(
+                "handler was cancelled at its time limit and goes on; its slot is lost until it returns",
+                extra={"action": "overdue", **_about(flight)},
+            )
+            seconds = now - flight.since
+            self._on_runs([Run(flight.delivery, timed_out(flight.delivery, seconds), flight.since, now)])
+
+    def _check_turns(self) -> None:
+        if not self._turn_asked:
+            self._told_blocked = False
+            self._turn_asked = self._clock.monotonic()
+            self._loop.call_soon_threadsafe(self._turn)
+        elif self._blocked_for() > BLOCKED_SECONDS and not self._told_blocked:
+            self._told_blocked = True
+            task = asyncio.current_task(self._loop)
+            flight = self._tasks.get(task) if task else None
+            log.error(
+                "a handler blocks the event loop: no async handler goes on",
+                extra={"action": "loop_blocked", **(_about(flight) if flight else {})},
+            )
+
+    def _turn(self) -> None:
+        self._turn_asked = 0.0
+
+    def _blocked_for(self) -> float:
+        asked = self._turn_asked
+        return self._clock.monotonic() - asked if asked else 0.0
+
+    def trouble(self) -> str:
+        if self._blocked_for() > STUCK_SECONDS:
+            return f"the event loop has been blocked by a handler for {STUCK_SECONDS:g} s"
+        if self._written_off * 2 > self._slots:
+            return (
+                f"{self._written_off} of {self._slots} async handlers overran their time limit and do not end"
+            )
+        return ""
 
     def drop_unstarted(self) -> list[Delivery]:
         with self._lock:
@@ -123,7 +203,7 @@ class AsyncExecutor:
         ended = threading.Event()
         self._loop.call_soon_threadsafe(self._cancel_all, ended)
         ended.wait(1.0)
-        return len(self._tasks)
+        return sum(not flight.overdue for flight in list(self._tasks.values()))
 
     def _cancel_all(self, ended: threading.Event) -> None:
         tasks = list(self._tasks)
@@ -131,3 +211,14 @@ class AsyncExecutor:
             task.cancel()
         gone = asyncio.gather(*tasks, return_exceptions=True)
         gone.add_done_callback(lambda _: ended.set())
+
+
+def _is_late(flight: _Flight, now: float) -> bool:
+    handler = flight.delivery.handler
+    limit = handler.job_type.timeout if handler else None
+    return limit is not None and not flight.overdue and now - flight.since > limit + CANCEL_GRACE
+
+
+def _about(flight: _Flight) -> dict[str, str]:
+    job = flight.delivery.job
+    return {"job_id": job.job_id, "job_type": job.job_type}

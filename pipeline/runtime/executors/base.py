@@ -43,6 +43,10 @@ class Executor(Protocol):
         """Look after time limits and idle slots; called several times a second."""
         ...
 
+    def trouble(self) -> str:
+        """Why this executor is of little use from here on, so that the worker should leave; empty while it is not so."""
+        ...
+
     def abandon(self) -> int:
         """Cancel what still runs, as far as that can be done; give how many handlers may still be running."""
         ...

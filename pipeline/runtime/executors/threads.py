@@ -168,10 +168,17 @@ class ThreadExecutor:
             self._outstanding -= len(dropped)
             return dropped
 
+    def trouble(self) -> str:
+        """Half a worker would hold its partitions and do little."""
+        lost, slots = self._written_off, len(self._slots)
+        if lost * 2 <= slots:
+            return ""
+        return f"{lost} of {slots} threads are lost to handlers that overran their time limit"
+
     def abandon(self) -> int:
-        """A thread cannot be stopped from outside."""
+        """A thread cannot be stopped from outside. Those written off hold no job any more."""
         with self._work:
-            return sum(slot.delivery is not None for slot in self._slots)
+            return sum(slot.delivery is not None and not slot.overdue for slot in self._slots)
 
     def _call(self, delivery: Delivery) -> Outcome:
         """Run a handler; whatever it raises becomes an outcome, nothing else escapes."""
