@@ -21,6 +21,7 @@ from pipeline.adapters.avro.events import encode_event
 from pipeline.adapters.kafka.config import admin_config, consumer_config, producer_config
 from pipeline.adapters.kafka.consumer import KafkaJobConsumer
 from pipeline.adapters.kafka.producer import KafkaJobProducer
+from pipeline.adapters.kafka.split import SplitConsumer
 from pipeline.adapters.postgres.effects import PostgresEffects, connect
 from pipeline.adapters.postgres.store import PostgresJobStore
 from pipeline.adapters.prometheus import PrometheusMetrics
@@ -296,14 +297,21 @@ class _WorkerBuilder:
     def _is_retry(self, topic: str) -> bool:
         return topic in self._retry_topics
 
-    def _consumer(self) -> KafkaJobConsumer:
+    def _consumer(self) -> SplitConsumer:
+        main, retry = self._member(""), self._member("-retry")
+        return SplitConsumer(main, retry, is_second=self._is_retry)
+
+    def _member(self, suffix: str) -> KafkaJobConsumer:
         kafka, worker = self._settings.kafka, self._settings.worker
+        extra = dict(self._app.client_options("consumer"))
+        if "group.instance.id" in extra:
+            extra["group.instance.id"] += suffix
         config = consumer_config(
             kafka.bootstrap_servers,
             group=self._group,
             session_timeout=worker.session_timeout,
             max_poll_interval=worker.max_poll_interval,
-            extra=self._app.client_options("consumer"),
+            extra=extra,
         )
         return KafkaJobConsumer(config, timeout=kafka.request_timeout)
 
@@ -313,7 +321,7 @@ class _WorkerBuilder:
             producer=producer, topic=self._names.events, encode=encode_event, write_log=log.write
         )
 
-    def _intake(self, consumer: KafkaJobConsumer, buffer: Buffer, events: EventSink) -> Intake:
+    def _intake(self, consumer: SplitConsumer, buffer: Buffer, events: EventSink) -> Intake:
         worker = self._settings.worker
         return Intake(
             consumer=consumer,

@@ -40,13 +40,12 @@ def test_a_consumer_commits_by_hand_and_shares_each_topic_evenly() -> None:
     assert conf["auto.offset.reset"] == "earliest"
     assert conf["session.timeout.ms"] == "9000"
     assert conf["max.poll.interval.ms"] == "60000"
-    assert conf["partition.assignment.strategy"] == "range"
+    assert conf["partition.assignment.strategy"] == "cooperative-sticky"
 
 
 def test_the_new_group_protocol_leaves_out_what_the_broker_decides() -> None:
     conf = consumer_config("b:1", group="g", session_timeout=9, extra={"group.protocol": "consumer"})
     assert conf["group.protocol"] == "consumer"
-    assert conf["group.remote.assignor"] == "range"
     assert not {"session.timeout.ms", "partition.assignment.strategy", "heartbeat.interval.ms"} & conf.keys()
     assert is_cooperative(conf)
     construct(Consumer, {**conf, "bootstrap.servers": NOWHERE}, ClientLog()).close()
