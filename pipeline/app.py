@@ -28,12 +28,13 @@ from pipeline.adapters.prometheus import PrometheusMetrics
 from pipeline.config import Settings, load_settings
 from pipeline.core.backoff import Backoff, RetryPolicy
 from pipeline.core.clock import Clock, SystemClock
-from pipeline.core.job_type import JobType, Payload
+from pipeline.core.job_type import JobType, Payload, Upcaster
 from pipeline.core.metrics import Metrics, NoMetrics
 from pipeline.core.ports import WorkerInfo
 from pipeline.core.topics import ERROR_HEADROOM_BYTES, TopicNames, TopicSpec, declare
 from pipeline.errors import ConfigError, SchemaError, UnknownQueue
 from pipeline.logs import MoveLog
+from pipeline.lookups import schema_finder, schema_registry, use_registry_ids
 from pipeline.runtime.buffer import Buffer, Limits
 from pipeline.runtime.claimer import Claimer
 from pipeline.runtime.contexts import Contexts
@@ -44,6 +45,7 @@ from pipeline.runtime.handlers import ASYNC, THREAD, Registry
 from pipeline.runtime.heartbeat import Heartbeat
 from pipeline.runtime.intake import Intake, IntakeSettings
 from pipeline.runtime.publisher import Publisher
+from pipeline.runtime.schemas import Announcer
 from pipeline.runtime.settler import Settler
 from pipeline.runtime.time import StoreClock
 from pipeline.runtime.worker import Results, Worker, WorkerParts, WorkerSettings
@@ -85,6 +87,7 @@ class Pipeline:
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
         permanent: tuple[type[BaseException], ...] = (),
+        upcasters: Mapping[int, Upcaster] | None = None,
     ) -> JobType[Payload]:
         """Declare a job type. See `JobType` for the arguments. Raises `ConfigError`."""
         declared = JobType(
@@ -94,6 +97,7 @@ class Pipeline:
             retry=retry or Backoff(),
             timeout=timeout,
             permanent=permanent,
+            upcasters=upcasters or {},
         )
         self.registry.declare(declared)
         return declared
@@ -121,22 +125,34 @@ class Pipeline:
         )
 
     def codec(self) -> AvroCodec:
-        """A codec that knows every declared job type. Raises `SchemaError`."""
-        codec = AvroCodec(SchemaCatalog(self._schemas_dir()))
+        """A codec that knows every declared job type. Raises `SchemaError`.
+
+        Nothing is connected until a payload comes whose schema must be looked up.
+        """
+        codec = AvroCodec(SchemaCatalog(self._schemas_dir()), schema_finder(self.settings))
         for job_type in self.registry.job_types():
-            codec.register(job_type.name, job_type.model)
+            codec.register(job_type.name, job_type.model, job_type.upcasters)
         return codec
 
     def publisher(self, *, source: str | None = None, metrics: Metrics | None = None) -> Publisher:
         """A publisher, to be closed (it is a context manager). `source` names the service in each job's headers.
 
-        Raises `ConfigError`, `SchemaError`. Kafka is not asked anything yet.
+        Raises `ConfigError`, `SchemaError`, and `RegistryUnavailable` where there is a schema registry: it is asked for
+        the id of each job type's schema. Kafka is not asked anything yet.
         """
-        settings = self.settings
+        settings, codec = self.settings, self.codec()
+        registry = schema_registry(settings)
+        if registry is not None:
+            use_registry_ids(codec, registry, self.registry)
+        producer = self._producer(settings.topics.max_message_bytes)
+        announcer = Announcer(
+            producer=producer, topic=self.names.schemas, written=codec.written, clock=SystemClock()
+        )
         return Publisher(
             registry=self.registry,
-            producer=self._producer(settings.topics.max_message_bytes),
-            codec=self.codec(),
+            producer=producer,
+            codec=codec,
+            announce=None if registry else announcer,
             names=self.names,
             queues=settings.queues,
             source=source or Path(sys.argv[0] or "python").name,

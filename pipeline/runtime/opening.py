@@ -6,9 +6,9 @@ in the child that runs it, like everything else about it.
 
 from __future__ import annotations
 
-from pipeline.core.outcome import Failed, Failure, Outcome, Rejected, describe_failure
+from pipeline.core.outcome import OUTAGE_SNOOZE, Failed, Failure, Outcome, Rejected, Snoozed, describe_failure
 from pipeline.core.ports import Codec
-from pipeline.errors import PayloadError, UnknownWriterSchema
+from pipeline.errors import BrokerUnavailable, PayloadError, RegistryUnavailable, UnknownWriterSchema
 from pipeline.runtime.delivery import Delivery
 from pipeline.runtime.handlers import Registry
 
@@ -31,8 +31,12 @@ def open_delivery(delivery: Delivery, registry: Registry, codec: Codec) -> Outco
     outcome = find_handler(delivery, registry)
     if outcome is not None:
         return outcome
+    job = delivery.job
     try:
-        delivery.payload = codec.decode(delivery.job.job_type, delivery.record.value or b"")
+        delivery.payload = codec.decode(job.job_type, delivery.record.value or b"", job.schema_id)
+    except (BrokerUnavailable, RegistryUnavailable):
+        # Where its schema would be looked up is away, which is not the job's fault: no attempt is burnt.
+        return Snoozed(after=OUTAGE_SNOOZE, until=None)
     except UnknownWriterSchema as error:
         # A newer publisher again: another worker, or this one after its upgrade, may know the schema.
         return Failed(describe_failure(error), reason="unknown_schema")

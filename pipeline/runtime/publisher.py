@@ -75,7 +75,9 @@ class Publisher:
         clock: Clock,
         metrics: Metrics,
         timeout: float,
+        announce: Callable[[str], None] | None = None,
     ) -> None:
+        """`announce` is called with the job type before each job of it is sent; what it raises refuses the job."""
         self._registry = registry
         self._producer = producer
         self._codec = codec
@@ -85,6 +87,7 @@ class Publisher:
         self._clock = clock
         self._metrics = metrics
         self._timeout = timeout
+        self._announce = announce
 
     def publish(
         self,
@@ -174,6 +177,8 @@ class Publisher:
             if value is not None:
                 _check_text(name, value, limit=MAX_KEY if name == "idempotency_key" else 256)
         data = self._codec.encode(job_type.name, _validated(job_type, request.payload))
+        if self._announce is not None:
+            self._announce(job_type.name)
         now = self._clock.time()
         job = Job(
             job_id=self._job_id(job_type.name, request, now),

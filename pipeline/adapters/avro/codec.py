@@ -136,7 +136,9 @@ class AvroCodec:
 
         The job type need not be registered, only to have schemas.
         """
-        self._catalog.versions(job_type)  # what is wrong with the schemas comes before what is wrong with the bytes
+        self._catalog.versions(
+            job_type
+        )  # what is wrong with the schemas comes before what is wrong with the bytes
         with _named(job_type):
             frame = frame_of(data, schema_id)
             writer = self._writers.find(job_type, frame.ref)
