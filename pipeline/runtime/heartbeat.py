@@ -48,7 +48,7 @@ class Heartbeat:
         return self._clock.monotonic() < self._valid_until
 
     def loop(self) -> None:
-        wait = self._interval
+        wait = 0.0  # at once: the first answer waited for the connection to be made, and told the time badly
         while not self._stopped.wait(wait):
             try:
                 self.beat()

@@ -7,19 +7,27 @@ so that a machine whose wall clock is wrong or jumps neither runs a retry early 
 from __future__ import annotations
 
 import threading
+from math import inf
 
 from pipeline.core.clock import Clock
 
 __all__ = ["StoreClock"]
 
+DRIFT = 1e-4  # how far apart two clocks may run, in seconds a second
+
 
 class StoreClock:
-    """A clock that follows the store's. Until the first `sync` it is the machine's own."""
+    """A clock that follows the store's. Until the first `sync` it is the machine's own.
+
+    It is as good as the quickest answer: one that took long says little, and following it would move due times about.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._offset = clock.time() - clock.monotonic()
+        self._doubt = inf  # how far off it may have been at `_synced_at`
+        self._synced_at = 0.0
 
     def time(self) -> float:
         return self._clock.monotonic() + self._offset
@@ -28,6 +36,12 @@ class StoreClock:
         return self._clock.monotonic()
 
     def sync(self, store_time: float, *, asked_at: float, answered_at: float) -> None:
-        """Take over the store's time, read between two monotonic times: the middle is the best guess."""
+        """Learn the store's time, read between two monotonic times: the middle is the best guess, off by half at most.
+
+        It is taken over when it is no worse than what is known, or when both cannot be true: then the store's clock was set.
+        """
+        offset, doubt = store_time - (asked_at + answered_at) / 2, (answered_at - asked_at) / 2
         with self._lock:
-            self._offset = store_time - (asked_at + answered_at) / 2
+            known = self._doubt + DRIFT * (answered_at - self._synced_at)
+            if doubt <= known or abs(offset - self._offset) > doubt + known:
+                self._offset, self._doubt, self._synced_at = offset, doubt, answered_at
