@@ -78,14 +78,14 @@ def open_letter(app: Pipeline, letter: Letter) -> OpenedLetter:
 
 
 def _payload(codec: AvroCodec, app: Pipeline, letter: Letter) -> tuple[dict[str, object] | None, str, str]:
-    job_type, data = letter.job.job_type, letter.record.value or b""
+    job_type, data, schema_id = letter.job.job_type, letter.record.value or b"", letter.job.schema_id
     try:
-        described = codec.describe(job_type, data)
+        described = codec.describe(job_type, data, schema_id)
     except PipelineError as error:
         return None, str(error), ""
     try:
         if any(declared.name == job_type for declared in app.registry.job_types()):
-            codec.decode(job_type, data)
+            codec.decode(job_type, data, schema_id)
     except PipelineError as error:
         return described, "", str(error)
     return described, "", ""

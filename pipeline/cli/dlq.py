@@ -274,6 +274,8 @@ def _trouble_lines(account: Account) -> Iterator[str]:
         yield "given up: nothing of the last batch was taken; letters after it were not tried"
     for reference in sorted(map(str, account.missing)):
         yield f"not found: {reference}"
+    if account.schema_problem:
+        yield f"not every payload was looked at: {one_line(account.schema_problem)}"
     if account.store_problem:
         yield (
             f"Postgres was not asked which jobs went on since: {one_line(account.store_problem)}. "

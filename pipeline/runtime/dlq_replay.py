@@ -17,7 +17,14 @@ from pipeline.core.job import Job
 from pipeline.core.letters import Letter, Position, Selection, Standing, standing
 from pipeline.core.ports import Delivered, JobProducer
 from pipeline.core.topics import TopicNames
-from pipeline.errors import DatabaseNotMigrated, PayloadTooLarge, PipelineError, StoreUnavailable
+from pipeline.errors import (
+    BrokerUnavailable,
+    DatabaseNotMigrated,
+    PayloadTooLarge,
+    PipelineError,
+    RegistryUnavailable,
+    StoreUnavailable,
+)
 from pipeline.runtime.dlq import Desk
 from pipeline.runtime.onward import replay_record
 
@@ -61,7 +68,8 @@ class Account:
     `flows` counts the letters that were sent (would be, in a plan), `undecodable` those of them that no worker of today
     could read. `kept` counts those not sent, and `copies` letters that lie in the DLQ twice. Of failed and undecodable
     letters only the first few are remarked on. `missing` are references that name no letter. `store_problem` is set
-    when the store did not answer, `stopped` when the replay was given up before its last letter.
+    when the store did not answer, `schema_problem` when schemas could not be looked up (letters after that count as
+    decodable), `stopped` when the replay was given up before its last letter.
     """
 
     missing: set[str | Position]
@@ -74,6 +82,7 @@ class Account:
     failures: list[Remark] = field(default_factory=list)
     flagged: list[Remark] = field(default_factory=list)
     store_problem: str = ""
+    schema_problem: str = ""
     stopped: bool = False
 
     @property
@@ -82,14 +91,14 @@ class Account:
 
 
 class Replayer:
-    """`describe` raises for a payload that cannot be decoded; `declared` are the names of the topics there are."""
+    """`describe` is that of a `Codec`; `declared` are the names of the topics there are."""
 
     def __init__(
         self,
         *,
         desk: Desk,
         states: LetterStates,
-        describe: Callable[[str, bytes], object],
+        describe: Callable[[str, bytes, bytes], object],
         names: TopicNames,
         declared: Collection[str],
     ) -> None:
@@ -168,15 +177,18 @@ class Replayer:
 
     def _count(self, letter: Letter, flow: Flow, account: Account) -> None:
         account.flows[flow] += 1
-        if problem := self._unreadable(letter):
+        if problem := self._unreadable(letter, account):
             account.undecodable[flow] += 1
             _remark(account.flagged, letter, problem)
 
-    def _unreadable(self, letter: Letter) -> str:
-        if letter.problem:
+    def _unreadable(self, letter: Letter, account: Account) -> str:
+        job = letter.job
+        if letter.problem or account.schema_problem:
             return letter.problem
         try:
-            self._describe(letter.job.job_type, letter.record.value or b"")
+            self._describe(job.job_type, letter.record.value or b"", job.schema_id)
+        except (RegistryUnavailable, BrokerUnavailable) as error:
+            account.schema_problem = str(error)  # not asked again: each try waits its time-out
         except PipelineError as error:
             return str(error)
         return ""

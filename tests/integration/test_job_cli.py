@@ -14,10 +14,11 @@ from pipeline.core.ports import WorkerInfo
 from pipeline.core.state import JobState
 from tests.integration.desk_bench import DeskBench, Ended
 from tests.servers import TestServers
-from tests.unit.letter_examples import NOW, job_id
+from tests.unit.letter_examples import job_id
 
 pytestmark = pytest.mark.servers
 
+NOW = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC: what is due soon after is due
 BOOM = Failure(
     "shop.CardDeclined", "declined\x1b[2J\nby the bank", '  File "shop.py", line 7, in pay\n    charge()\n'
 )
@@ -89,12 +90,12 @@ def test_a_completed_job_tells_who_ran_it_and_how_long(bench: DeskBench, store: 
         "type      card.charge",
         "tenant    acme",
         "queue     default",
-        "state     completed, since 2027-01-15 08:00:01Z",
-        "enqueued  2027-01-15 08:00:00Z",
+        "state     completed, since 2023-11-14 22:13:21Z",
+        "enqueued  2023-11-14 22:13:20Z",
         "record    jobs.default.normal 2:40 (the last one claimed)",
         "",
         "ATTEMPT  TOKEN  WORKER    STARTED               TOOK     OUTCOME    WHY",
-        "      1      1  worker-a  2027-01-15 08:00:01Z  0.250 s  completed",
+        "      1      1  worker-a  2023-11-14 22:13:21Z  0.250 s  completed",
     ]
 
 
@@ -107,7 +108,7 @@ def test_a_running_job_tells_where_it_runs_since_when(bench: DeskBench, store: P
 def test_a_retrying_job_tells_its_error_and_when_it_is_due(bench: DeskBench, store: PostgresJobStore) -> None:
     story = Story(store, 3).claim("worker-a").settle(JobState.RETRYING, due_at=NOW + 90, failure=BOOM)
     out = show(bench, story).out
-    assert "state     retrying, due 2027-01-15 08:01:30Z" in out
+    assert "state     retrying, due 2023-11-14 22:14:50Z" in out
     assert r"failed   shop.CardDeclined: declined\x1b[2J by the bank" in out
     assert "charge()" not in out
 
@@ -120,7 +121,7 @@ def test_a_snoozed_job_has_no_error(bench: DeskBench, store: PostgresJobStore) -
 def test_a_cancelled_job_tells_why(bench: DeskBench, store: PostgresJobStore) -> None:
     story = Story(store, 5).claim("worker-a").settle(JobState.CANCELLED, reason="order withdrawn")
     out = show(bench, story).out
-    assert "state     cancelled, reason: order withdrawn, since 2027-01-15 08:00:01Z" in out
+    assert "state     cancelled, reason: order withdrawn, since 2023-11-14 22:13:21Z" in out
     assert out.splitlines()[-1].endswith("cancelled  order withdrawn")
 
 
@@ -129,7 +130,7 @@ def test_a_dead_job_tells_every_attempt_its_rescues_and_its_replays(
 ) -> None:
     story = died_twice(store, 6)
     out = show(bench, story).out
-    assert "state     dead, reason: rejected, since 2027-01-15 08:00:03Z" in out
+    assert "state     dead, reason: rejected, since 2023-11-14 22:13:23Z" in out
     assert "rescued   once, from workers that were gone" in out
     assert "replayed  once" in out
     *_, lost, failed, dead, dead_again = out.splitlines()
@@ -177,10 +178,10 @@ def test_the_story_as_json_has_every_fact(bench: DeskBench, store: PostgresJobSt
         "token": 1,
         "worker": "worker-a",
         "record": {"topic": "jobs.default.normal", "partition": 2, "offset": 40},
-        "enqueued_at": "2027-01-15T08:00:00.000+00:00",
-        "started_at": "2027-01-15T08:00:01.000+00:00",
-        "finished_at": "2027-01-15T08:00:01.250+00:00",
-        "due_at": "2027-01-15T08:01:30.000+00:00",
+        "enqueued_at": "2023-11-14T22:13:20.000+00:00",
+        "started_at": "2023-11-14T22:13:21.000+00:00",
+        "finished_at": "2023-11-14T22:13:21.250+00:00",
+        "due_at": "2023-11-14T22:14:50.000+00:00",
         "takeovers": 0,
         "replays": 0,
         "runs": [
@@ -189,7 +190,7 @@ def test_the_story_as_json_has_every_fact(bench: DeskBench, store: PostgresJobSt
                 "token": 1,
                 "worker": "worker-a",
                 "outcome": "failed",
-                "started_at": "2027-01-15T08:00:01.000+00:00",
+                "started_at": "2023-11-14T22:13:21.000+00:00",
                 "duration": 0.25,
                 "reason": None,
                 "error": BOOM._asdict() | {"error_class": "shop.CardDeclined"},

@@ -9,7 +9,7 @@ import pytest
 from pipeline.adapters.memory_store import MemoryJobStore
 from pipeline.core.claims import ClaimRequest, Row, Settlement, Verdict
 from pipeline.core.clock import ManualClock
-from pipeline.core.headers import parse_job
+from pipeline.core.headers import HeaderList, parse_job
 from pipeline.core.job import Record, Source
 from pipeline.core.letters import Position, Selection, Standing
 from pipeline.core.ports import Delivered, Outgoing, WorkerInfo
@@ -22,6 +22,7 @@ from pipeline.errors import (
     PayloadTooLarge,
     PipelineError,
     PublishFailed,
+    RegistryUnavailable,
     StoreUnavailable,
     UnknownQueue,
 )
@@ -102,7 +103,9 @@ def desk(topics: Topics, queues: Sequence[str] = ("default",)) -> Desk:
     return Desk(source=topics, names=NAMES, queues=queues)
 
 
-def describe(job_type: str, data: bytes) -> object:
+def describe(job_type: str, data: bytes, schema_id: bytes = b"") -> object:
+    if schema_id:
+        raise RegistryUnavailable(f"no answer about schema {schema_id!r}")
     if data == b"rubbish":
         raise PayloadError(f"{job_type}: 7 bytes of something else")
     return {}
@@ -310,6 +313,14 @@ def test_undecodable_letters_are_flagged_and_sent_all_the_same() -> None:
     assert account.flagged[1].position == (0, 5)
 
 
+def test_schemas_that_cannot_be_looked_up_are_asked_for_once() -> None:
+    unknown: HeaderList = [("__value_schema_id", b"\x00\x00\x00\x07")]
+    first, second = dead_record(value=b"rubbish"), dead_record(number=2, offset=1, extra=unknown)
+    account, sent = execute([first, second, dead_record(number=3, offset=2, value=b"rubbish")])
+    assert (len(sent), account.undecodable.total()) == (3, 1)
+    assert account.schema_problem.startswith("no answer about schema")
+
+
 def test_only_the_first_few_letters_are_remarked_on() -> None:
     account, _ = execute([dead_record(number=n, offset=n, value=b"rubbish") for n in range(30)])
     assert account.undecodable.total() == 30
@@ -367,21 +378,19 @@ def test_a_letter_that_is_replayed_twice_runs_once_whatever_the_store_said() -> 
     assert _verdict(store, second.headers, 42, worker="other") is Verdict.DUPLICATE
 
 
-def _request(headers: list[tuple[str, bytes | None]], offset: int) -> ClaimRequest:
+def _request(headers: HeaderList, offset: int) -> ClaimRequest:
     job = parse_job(Record(MAIN, 0, offset, b"acme", b"payload", headers, NOW), queue="default").job
     identity = (job.job_id, job.job_type, job.tenant, job.queue, job.attempt, job.hop)
     return ClaimRequest(*identity, MAIN, 0, offset, NOW)
 
 
-def _claim(store: MemoryJobStore, headers: list[tuple[str, bytes | None]], offset: int) -> int:
+def _claim(store: MemoryJobStore, headers: HeaderList, offset: int) -> int:
     (claim,) = store.claim("w", [_request(headers, offset)])
     assert claim.verdict is Verdict.CLAIMED
     return claim.token
 
 
-def _verdict(
-    store: MemoryJobStore, headers: list[tuple[str, bytes | None]], offset: int, *, worker: str
-) -> Verdict:
+def _verdict(store: MemoryJobStore, headers: HeaderList, offset: int, *, worker: str) -> Verdict:
     store.heartbeat(WorkerInfo(worker, "host", 2, ("default",), 30.0))
     (claim,) = store.claim(worker, [_request(headers, offset)])
     return claim.verdict
