@@ -108,6 +108,10 @@ class MemoryJobStore:
         known = self._workers.get(worker_id)
         return known is not None and not known.left_at and known.alive_until > self._clock.time()
 
+    def _left(self, worker_id: str) -> bool:
+        known = self._workers.get(worker_id)
+        return known is not None and bool(known.left_at)
+
     def _claim(self, worker: str, request: ClaimRequest, granted: set[str]) -> Claim:
         story = self._jobs.get(request.job_id)
         # A job that this very call granted is one that the caller does run: it is nobody's to take back.
@@ -129,6 +133,9 @@ class MemoryJobStore:
             return Claim(Verdict.CLAIMED, 1)
         taken_over = story.state is JobState.RUNNING and story.worker_id != worker
         attempt = attempt_of(_row(story, now), request)
+        crashes = story.crashes
+        if taken_over and crashes is None and not self._left(story.worker_id):
+            crashes = 0
         self._jobs[request.job_id] = _first_claim(worker, request, now)._replace(
             job_type=story.job_type,
             tenant=story.tenant,
@@ -136,9 +143,12 @@ class MemoryJobStore:
             token=story.token + 1,
             attempt=attempt or request.attempt,
             attempts=(*story.attempts, _lost(story, now)) if taken_over else story.attempts,
+            crashes=crashes,
         )
         previous = story.worker_id if taken_over else ""
-        return Claim(Verdict.CLAIMED, story.token + 1, story.state, previous, attempt=attempt)
+        return Claim(
+            Verdict.CLAIMED, story.token + 1, story.state, previous, attempt=attempt, crashes=crashes
+        )
 
     def _settle(self, worker: str, settlement: Settlement) -> Settled:
         story = self._jobs.get(settlement.job_id)
@@ -157,6 +167,7 @@ class MemoryJobStore:
             due_at=min(settlement.due_at, EPOCH_LIMIT),
             reason=settlement.reason,
             attempts=(*story.attempts, *_ended(worker, settlement)),
+            crashes=(story.crashes or 0) + 1 if settlement.crashed else story.crashes,
         )
         return Settled(True, settlement.token)
 

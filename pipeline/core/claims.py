@@ -68,6 +68,8 @@ class Claim(NamedTuple):
     empty otherwise. `state` is what the row was before: None for a new row. `repeated` says of a duplicate that it is the
     very record that the row was last claimed from: a worker ended before it had committed it. `attempt` is set where the row
     knows better than the record which attempt this is, and `due_at` (epoch seconds) where a held job waits for that time.
+    `crashes` is None unless the job is a suspect: it was running on a worker that died, or the process died so often in which
+    it ran alone. Once a suspect, always a suspect.
     """
 
     verdict: Verdict
@@ -77,6 +79,7 @@ class Claim(NamedTuple):
     repeated: bool = False
     attempt: int = 0
     due_at: float = 0.0
+    crashes: int | None = None
 
 
 class Settlement(NamedTuple):
@@ -84,7 +87,7 @@ class Settlement(NamedTuple):
 
     `hop` is what the row's hop becomes: that of the next record when one was published onward to run, else the job's.
     `state` is completed, retrying, dead or cancelled. Times are epoch seconds, `due_at` 0 when nothing waits. `attempt` is
-    the one that ran; `next_attempt`, of a retrying job, the one to come.
+    the one that ran; `next_attempt`, of a retrying job, the one to come. `crashed` says that the run ended with its process.
     """
 
     job_id: str
@@ -98,6 +101,7 @@ class Settlement(NamedTuple):
     reason: str = ""
     failure: Failure | None = None
     next_attempt: int = 0
+    crashed: bool = False
 
     @property
     def row_attempt(self) -> int:

@@ -43,7 +43,10 @@ class AttemptStory(NamedTuple):
 
 
 class JobStory(NamedTuple):
-    """A job's row and every run that did not complete, the first one first. `worker_id` ran it last, or runs it."""
+    """A job's row and every run that did not complete, the first one first. `worker_id` ran it last, or runs it.
+
+    `crashes` is as in `pipeline.core.claims.Claim`.
+    """
 
     job_id: str
     job_type: str
@@ -62,6 +65,7 @@ class JobStory(NamedTuple):
     finished_at: float
     due_at: float
     attempts: tuple[AttemptStory, ...] = ()
+    crashes: int | None = None
 
     @property
     def duration(self) -> float:

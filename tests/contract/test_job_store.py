@@ -108,7 +108,8 @@ class TestClaim:
     def test_a_job_is_taken_over_from_a_worker_whose_lease_is_over(self, store: Store) -> None:
         job_id = claimed(store)
         kill(store, "a")
-        assert claim_one(store, "b", request(job_id)) == Claim(Verdict.CLAIMED, 2, JobState.RUNNING, "a")
+        claim = claim_one(store, "b", request(job_id))
+        assert claim == Claim(Verdict.CLAIMED, 2, JobState.RUNNING, "a", crashes=0)
 
     def test_a_job_is_taken_over_at_once_from_a_worker_that_left(self, store: Store) -> None:
         job_id = claimed(store)

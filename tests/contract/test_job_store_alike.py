@@ -51,11 +51,14 @@ def make_settlement(
     ended = None if state in (JobState.COMPLETED, JobState.CANCELLED) else failure
     times = (1_700_000_010.0, 1_700_000_012.0)
     following = hop + 2 if state is JobState.RETRYING and failure else 0
-    return job, Settlement("", token, state, hop + 1, hop, *times, due_at, reason, ended, following)
+    crashed = ended is not None and ended.error_class == "ProcessDied"
+    return job, Settlement("", token, state, hop + 1, hop, *times, due_at, reason, ended, following, crashed)
 
 
 jobs, workers, hops = st.sampled_from(JOBS), st.sampled_from(WORKERS), st.integers(0, 2)
-failures = st.none() | st.just(Failure("ValueError", 'said "no"', "line 1\nline 2"))
+failures = st.sampled_from(
+    [None, Failure("ValueError", 'said "no"', "line 1\nline 2"), Failure("ProcessDied", "killed by SIGSEGV")]
+)
 requests = st.builds(make_request, jobs, hops, st.integers(0, 1))
 PAST, FUTURE = 1_700_000_090.5, 4_000_000_000.25
 settlements = st.builds(

@@ -60,7 +60,7 @@ def test_a_worker_that_dies_in_a_later_attempt_costs_none(store: Store) -> None:
     assert claim_one(store, "b", request(job_id)).attempt == 2
     kill(store, "b")
     rescued = claim_one(store, "c", request(job_id))
-    assert rescued == Claim(Verdict.CLAIMED, 3, JobState.RUNNING, "b", attempt=2)
+    assert rescued == Claim(Verdict.CLAIMED, 3, JobState.RUNNING, "b", attempt=2, crashes=0)
 
 
 def test_a_snooze_costs_no_attempt(store: Store) -> None:

@@ -315,5 +315,5 @@ def statements(ids: list[str]) -> dict[str, dict[str, object]]:
         "claim": {**common, **where, "job_type": words, "tenant": words, "queue": words},
         "rows": {"job_id": texts(ids)},
         "settle_completed": ended,
-        "settle_any": {**ended, **unfinished, "due_at": ones, "row_attempt": ones},
+        "settle_any": {**ended, **unfinished, "due_at": ones, "row_attempt": ones, "crashed": ones},
     }

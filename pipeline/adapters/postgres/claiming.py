@@ -98,9 +98,11 @@ def _arrays(worker: str, ordered: Sequence[ClaimRequest]) -> dict[str, object]:
     }
 
 
-def _again(row: tuple[str, int, str, str, int], ordered: Sequence[ClaimRequest], worker: str) -> Claim:
+def _again(
+    row: tuple[str, int, str, str, int, int | None], ordered: Sequence[ClaimRequest], worker: str
+) -> Claim:
     """A granted row that was there before. One of our own was never lost by anyone: it has no previous worker."""
-    job_id, token, state, previous, attempt = row
+    job_id, token, state, previous, attempt, crashes = row
     taken_over = state == JobState.RUNNING and previous != worker
     asked = ordered[bisect_left(ordered, job_id, key=_job_id)].attempt
     return Claim(
@@ -109,6 +111,7 @@ def _again(row: tuple[str, int, str, str, int], ordered: Sequence[ClaimRequest],
         JobState(state),
         previous if taken_over else "",
         attempt=attempt if attempt != asked else 0,
+        crashes=crashes,
     )
 
 

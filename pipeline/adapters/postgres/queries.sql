@@ -5,7 +5,7 @@
 -- Rules 1 to 3 of pipeline.core.claims: grants what may be granted and says nothing of the rest.
 -- An existing row is locked before it is judged, so of two claims for one job the second sees what the first did.
 -- A run that is taken over from another worker leaves a row in attempts. Which attempt it is the row may know better than
--- the record, which is the same for every retry in place.
+-- the record, which is the same for every retry in place. What a worker that died was running is suspected from here on.
 with granted as (
     insert into jobs as j (
         job_id, job_type, tenant, queue, state, attempt, hop, token, worker_id,
@@ -29,7 +29,11 @@ with granted as (
         partition = excluded.partition, "offset" = excluded."offset", claimed_at = excluded.claimed_at,
         started_at = null, finished_at = null, due_at = null, reason = '',
         previous_state = j.state, previous_worker = j.worker_id,
-        previous_attempt = j.attempt, previous_claimed_at = j.claimed_at
+        previous_attempt = j.attempt, previous_claimed_at = j.claimed_at,
+        crashes = case
+            when j.state = 'running' and j.worker_id <> excluded.worker_id and not worker_left(j.worker_id)
+            then coalesce(j.crashes, 0) else j.crashes
+        end
     where
         excluded.hop >= j.hop
         and case j.state
@@ -38,7 +42,8 @@ with granted as (
             when 'running' then j.worker_id = excluded.worker_id or not worker_is_alive(j.worker_id)
             else false
         end
-    returning job_id, token, attempt, previous_state, previous_worker, previous_attempt, previous_claimed_at
+    returning
+        job_id, token, attempt, crashes, previous_state, previous_worker, previous_attempt, previous_claimed_at
 ),
 lost as (
     insert into attempts (job_id, token, attempt, worker_id, outcome, started_at, finished_at, reason)
@@ -49,7 +54,7 @@ lost as (
     where previous_state = 'running' and previous_worker <> %(worker)s
     on conflict do nothing
 )
-select job_id::text, token, previous_state, previous_worker, attempt from granted
+select job_id::text, token, previous_state, previous_worker, attempt, crashes from granted
 
 -- name: rows
 -- The rows of jobs that were not granted, or not settled, to say why.
@@ -78,13 +83,14 @@ with moved as (
     update jobs as j set
         state = r.state, attempt = r.row_attempt, hop = r.hop, reason = r.reason,
         started_at = to_timestamp(nullif(r.started_at, 0)), finished_at = to_timestamp(nullif(r.finished_at, 0)),
-        due_at = to_timestamp(nullif(r.due_at, 0))
+        due_at = to_timestamp(nullif(r.due_at, 0)), crashes = coalesce(j.crashes + r.crashed, nullif(r.crashed, 0))
     from unnest(
         %(job_id)s::uuid[], %(token)s::bigint[], %(state)s::text[], %(attempt)s::integer[], %(row_attempt)s::integer[],
         %(hop)s::integer[], %(started_at)s::float8[], %(finished_at)s::float8[], %(due_at)s::float8[],
-        %(reason)s::text[], %(outcome)s::text[], %(error_class)s::text[], %(message)s::text[], %(stack)s::text[]
+        %(crashed)s::integer[], %(reason)s::text[], %(outcome)s::text[], %(error_class)s::text[], %(message)s::text[],
+        %(stack)s::text[]
     ) as r (
-        job_id, token, state, attempt, row_attempt, hop, started_at, finished_at, due_at, reason,
+        job_id, token, state, attempt, row_attempt, hop, started_at, finished_at, due_at, crashed, reason,
         outcome, error_class, message, stack
     )
     where j.job_id = r.job_id and j.token = r.token and j.worker_id = %(worker)s and j.state = 'running'
@@ -125,7 +131,7 @@ select
     job_id::text, job_type, tenant, queue, state, attempt, hop, token, worker_id, topic, partition, "offset", reason,
     coalesce(extract(epoch from enqueued_at), 0)::float8, coalesce(extract(epoch from claimed_at), 0)::float8,
     coalesce(extract(epoch from started_at), 0)::float8, coalesce(extract(epoch from finished_at), 0)::float8,
-    coalesce(extract(epoch from due_at), 0)::float8
+    coalesce(extract(epoch from due_at), 0)::float8, crashes
 from jobs
 where job_id = %(job_id)s::uuid
 

@@ -28,8 +28,9 @@ def job(connection: Connection, job_id: str) -> JobStory | None:
     if row is None:
         return None
     attempts = tuple(_attempt(found) for found in runs)
+    *known, crashes = row
     return JobStory._make(
-        (*row[:4], JobState(row[4]), *row[5:9], Source(*row[9:12]), *row[12:], attempts),
+        (*known[:4], JobState(known[4]), *known[5:9], Source(*known[9:12]), *known[12:], attempts, crashes),
     )
 
 

@@ -73,6 +73,7 @@ def _all_arrays(ordered: Sequence[Settlement]) -> dict[str, str]:
         "state": texts([settlement.state for settlement in ordered]),
         # A time beyond what Postgres knows must not keep the whole batch from being settled.
         "due_at": numbers([min(settlement.due_at, EPOCH_LIMIT) for settlement in ordered]),
+        "crashed": numbers([int(settlement.crashed) for settlement in ordered]),
         "reason": texts([settlement.reason for settlement in ordered]),
         "outcome": texts([attempt_outcome(settlement) or "" for settlement in ordered]),
         "error_class": texts([failure.error_class for failure in failures]),
