@@ -79,7 +79,7 @@ def test_constraints_and_new_types_do_not_matter_to_avro(tmp_path: Path, annotat
         (NaiveDatetime, MOMENT, "NaiveDatetime"),
         (str, EVERYTHING["ident"], r"is string \(uuid\), but str"),
         (Decimal, "bytes", "is bytes, but Decimal in the model"),
-        (Decimal, {"type": "bytes", "logicalType": "decimal", "precision": 5000}, r"is bytes \(decimal\), but Decimal"),
+        (Decimal, {"type": "bytes", "logicalType": "decimal", "precision": 5000}, r"is bytes \(decimal of 5000 digits, 0 after the point\), but Decimal"),
         (str | None, "string", r"is string, but str \| None in the model"),
         (str, ["null", "string"], "is union of null, string, but str in the model"),
         (str | int, ["string", "int"], r"is union of string, int, but str \| int"),

@@ -15,7 +15,7 @@ from typing import Any
 from fastavro.read import LOGICAL_READERS
 
 from pipeline.adapters.avro.parsing import ParsedSchema, parse_record
-from pipeline.adapters.avro.tree import Schema, describe_type, kind, resolve
+from pipeline.adapters.avro.tree import Schema, counterparts, describe_type
 
 __all__ = ["MAX_PRECISION", "disagreement", "logical_type", "reading_form"]
 
@@ -48,39 +48,10 @@ def reading_form(schema: ParsedSchema) -> dict[str, Any]:
 
 def disagreement(one: ParsedSchema, other: ParsedSchema) -> str | None:
     """Where two versions give the same place another logical type, which no Avro check would notice."""
-    return _Comparison(one, other).differ(one.schema, other.schema, "")
-
-
-class _Comparison:
-    def __init__(self, one: ParsedSchema, other: ParsedSchema) -> None:
-        self._one = one
-        self._other = other
-
-    def differ(self, one: Schema, other: Schema, path: str) -> str | None:
-        one, other = resolve(one, self._one.named), resolve(other, self._other.named)
-        if _meaning(one) != _meaning(other):
-            return (
-                f"field {path[1:]!r} is {describe_type(one)} in one and {describe_type(other)} in the other"
-            )
-        theirs = _steps(other)
-        for step, child in _steps(one).items():
-            if step in theirs and (found := self.differ(child, theirs[step], path + _visible(step))):
-                return found
-        return None
-
-
-def _steps(schema: Schema) -> Mapping[str, Schema]:
-    """The schemas inside, by a key that finds the counterpart in another version."""
-    if isinstance(schema, list):
-        return {f"|{kind(branch)}": branch for branch in schema}
-    if not isinstance(schema, dict):
-        return {}
-    inside = {f".{field['name']}": field["type"] for field in schema.get("fields", ())}
-    return inside | {f"<{key}>": schema[key] for key in ("items", "values") if key in schema}
-
-
-def _visible(step: str) -> str:
-    return step if step.startswith(".") else ""
+    for path, a, b in counterparts(one.schema, one.named, other.schema, other.named):
+        if _meaning(a) != _meaning(b):
+            return f"field {path!r} is {describe_type(a)} in one and {describe_type(b)} in the other"
+    return None
 
 
 def _meaning(schema: Schema) -> tuple[str | None, int]:
