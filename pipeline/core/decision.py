@@ -32,7 +32,10 @@ class Finish(NamedTuple):
 
 
 class RunLater(NamedTuple):
-    """A record in the retry topic of `tier`, due at `due_at` (epoch seconds), for attempt number `attempt`."""
+    """A record in the retry topic of `tier`, due at `due_at` (epoch seconds), for attempt number `attempt`.
+
+    `in_place`: no record is written, the job waits where it is and keeps its place among the jobs of its key.
+    """
 
     tier: float
     due_at: float
@@ -40,6 +43,7 @@ class RunLater(NamedTuple):
     failure: Failure | None
     triggers: tuple[Trigger, ...]
     state: JobState = JobState.RETRYING
+    in_place: bool = False
 
 
 class DeadLetter(NamedTuple):

@@ -2,15 +2,19 @@
 
 Every record that was received is in exactly one place until it is done:
 
-    received -> ready (a queue per lane) or waiting (a heap by due time)
+    received -> ready (a queue per lane) or waiting (a heap by due time), or in line behind another job of its key
     ready    -> in flight (taken to be claimed), or parked (its job is in flight here already)
     in flight-> done, or back: to ready (the claim could not be asked), or waiting (held, looked at again later)
+    in line  -> ready or waiting, once the one before it is done
 
 One lock guards it all; every method is short and never blocks on anything else. Waiting records are read ahead of the
 partition's head, so no retry waits for the one before it, and none is given out before it is due.
 
 A record goes with its partition, except a doubtful one: a claim was asked for it, and the answer was lost. If the claim was
 granted, then the partition's next owner waits for this worker to end the job, and would wait for ever: so it is asked again.
+
+Of a job type that runs in order, only the first record of each key goes further; the others wait in line behind it, also while
+it waits for its next attempt. They are counted apart, so that one key that waits for long does not fill the room of all.
 """
 
 from __future__ import annotations
@@ -18,21 +22,33 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from pipeline.core.offsets import OffsetTracker, Partition
+from pipeline.core.order import KeyGate
 from pipeline.runtime.delivery import Delivery
 
-__all__ = ["Buffer", "Limits", "Load"]
+__all__ = ["Aside", "Buffer", "Limits", "Load"]
 
 
 class Limits(NamedTuple):
-    """When to stop fetching: jobs and bytes from main topics, jobs from retry topics."""
+    """When to stop fetching: jobs and bytes from main topics, jobs from retry topics.
+
+    Jobs that wait aside for their key may be as many as `waiting`, with as many bytes as `bytes`.
+    """
 
     jobs: int
     bytes: int
     waiting: int
+
+
+class Aside(NamedTuple):
+    """Jobs of main topics that wait for their key: behind another job, or for their next attempt."""
+
+    jobs: int
+    bytes: int
+    partitions: frozenset[Partition]
 
 
 class Load(NamedTuple):
@@ -44,11 +60,23 @@ class Load(NamedTuple):
 
 
 class Buffer:
-    """See the module. `lane_of` names the lane of a delivery; `is_retry` tells retry topics from main topics."""
+    """See the module. `lane_of` names the lane of a delivery; `is_retry` tells retry topics from main topics.
+
+    `in_order` are the names of the job types that run in order, by key.
+    """
 
     def __init__(
-        self, *, lanes: Sequence[str], lane_of: Callable[[Delivery], str], is_retry: Callable[[str], bool]
+        self,
+        *,
+        lanes: Sequence[str],
+        lane_of: Callable[[Delivery], str],
+        is_retry: Callable[[str], bool],
+        in_order: Collection[str] = (),
     ) -> None:
+        self._in_order = frozenset(in_order)
+        self._gate: KeyGate[Partition, Delivery] = KeyGate()
+        self._aside: Counter[Partition] = Counter()
+        self._aside_bytes = 0
         self._lane_of = lane_of
         self._is_retry = is_retry
         self._changed = threading.Condition()
@@ -84,6 +112,9 @@ class Buffer:
             heapq.heapify(self._waiting)
             for job_id, parked in list(self._parked.items()):
                 self._parked[job_id] = [d for d in parked if self._keep(d, gone)]
+            for partition in gone:
+                for delivery in self._gate.drop(partition):
+                    self._uncount(delivery)
 
     def _keep(self, delivery: Delivery, gone: set[Partition]) -> bool:
         if delivery.partition in gone and not delivery.doubtful:
@@ -108,12 +139,15 @@ class Buffer:
     def receive(self, deliveries: Sequence[Delivery], now: float) -> int:
         """Take in what was fetched; give how many were accepted (those of unassigned partitions are not)."""
         accepted = 0
+        in_order = self._in_order
         with self._changed:
             for delivery in deliveries:
                 delivery.epoch = self._tracker.received(delivery.partition, delivery.record.offset)
                 if not delivery.epoch:
                     continue
                 accepted += 1
+                if in_order and delivery.job.job_type in in_order and not self._enter(delivery):
+                    continue
                 self._count(delivery)
                 if delivery.due_at > now:
                     self._wait(delivery)
@@ -121,6 +155,16 @@ class Buffer:
                     self._ready[self._lane_of(delivery)].append(delivery)
             self._changed.notify_all()
         return accepted
+
+    def _enter(self, delivery: Delivery) -> bool:
+        """Join the line of the key; True when the delivery is the first and goes on."""
+        job = delivery.job
+        delivery.key = (job.job_type, job.tenant, job.ordering_key)
+        is_first = self._gate.enter(delivery.partition, delivery.key, delivery)
+        if not is_first:
+            delivery.aside = True
+            self._count(delivery)
+        return is_first
 
     def _wait(self, delivery: Delivery) -> None:
         self._sequence += 1
@@ -167,6 +211,8 @@ class Buffer:
     def _promote_due(self, now: float) -> None:
         while self._waiting and self._waiting[0][0] <= now:
             delivery = heapq.heappop(self._waiting)[2]
+            if delivery.aside:
+                self._set_aside(delivery, aside=False)
             self._ready[self._lane_of(delivery)].append(delivery)
 
     # --- coming back
@@ -178,6 +224,31 @@ class Buffer:
                 if self._land(delivery):
                     self._uncount(delivery)
                     self._tracker.done(delivery.partition, delivery.record.offset, delivery.epoch)
+                    if delivery.key is not None:
+                        self._let_next_go(delivery)
+            self._changed.notify_all()
+
+    def _let_next_go(self, delivery: Delivery) -> None:
+        following = self._gate.leave(delivery.partition, delivery.key, delivery)
+        if following is None:
+            return
+        self._set_aside(following, aside=False)
+        if following.due_at:
+            self._wait(following)
+        else:  # it came before what is ready
+            self._ready[self._lane_of(following)].appendleft(following)
+
+    def wait_in_place(self, retries: Iterable[tuple[Delivery, int, float]]) -> None:
+        """Run these again, as attempt number so-and-so, not before a time (epoch seconds); until then they hold their key."""
+        with self._changed:
+            for delivery, attempt, due_at in retries:
+                if self._return(delivery):
+                    following = delivery.next_attempt(attempt, due_at)
+                    following.aside = True
+                    self._gate.replace(delivery.partition, delivery.key, delivery, following)
+                    self._uncount(delivery)
+                    self._count(following)
+                    self._wait(following)
             self._changed.notify_all()
 
     def put_back(self, deliveries: Sequence[Delivery]) -> None:
@@ -196,6 +267,8 @@ class Buffer:
                 if self._return(delivery):
                     delivery.due_at = until
                     delivery.token = 0
+                    if delivery.key is not None:
+                        self._set_aside(delivery, aside=True)
                     self._wait(delivery)
             self._changed.notify_all()
 
@@ -255,6 +328,11 @@ class Buffer:
         with self._changed:
             return Load(self._jobs, self._bytes, self._retries)
 
+    def aside(self) -> Aside:
+        """What waits for its key, and in which partitions."""
+        with self._changed:
+            return Aside(self._aside.total(), self._aside_bytes, frozenset(self._aside))
+
     def in_flight(self) -> int:
         with self._changed:
             return len(self._in_flight)
@@ -268,6 +346,19 @@ class Buffer:
     def _add(self, delivery: Delivery, sign: int) -> None:
         if self._is_retry(delivery.partition.topic):
             self._retries += sign
+        elif delivery.aside:
+            self._add_aside(delivery, sign)
         else:
             self._jobs += sign
             self._bytes += sign * delivery.record.size
+
+    def _add_aside(self, delivery: Delivery, sign: int) -> None:
+        self._aside_bytes += sign * delivery.record.size
+        self._aside[delivery.partition] += sign
+        if not self._aside[delivery.partition]:
+            del self._aside[delivery.partition]
+
+    def _set_aside(self, delivery: Delivery, *, aside: bool) -> None:
+        self._uncount(delivery)
+        delivery.aside = aside
+        self._count(delivery)

@@ -24,6 +24,8 @@ __all__ = ["Claimer"]
 
 log = logging.getLogger("pipeline.claim")
 
+SOON = 0.02  # seconds to wait for a job that is due by this worker's clock and not yet by the store's
+
 
 class Claimer:
     """`claim` is called by one thread; `on_runs` takes runs that ended before their handler could start."""
@@ -70,6 +72,8 @@ class Claimer:
             if claim.verdict is Verdict.CLAIMED:
                 delivery.token = claim.token
                 delivery.doubtful = False
+                if claim.attempt:
+                    delivery.job = delivery.job._replace(attempt=claim.attempt)
                 granted.append(delivery)
                 moves.extend(moves_of_claim(delivery.job, claim, worker=self._worker_id, at=now))
                 if claim.previous:
@@ -77,6 +81,8 @@ class Claimer:
             elif claim.verdict is Verdict.DUPLICATE:
                 duplicates.append(delivery)
                 repeats.extend(moves_of_repeat(delivery.job, claim, worker=self._worker_id, at=now))
+            elif claim.due_at:
+                self._buffer.hold([delivery], max(claim.due_at, now + SOON))
             else:
                 held.append(delivery)
         self._events.claimed(moves)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.core.claims import Settlement
 from pipeline.core.clock import Clock
+from pipeline.core.job import Job
 from pipeline.core.ports import Effects
 from pipeline.core.state import JobState
 from pipeline.runtime.delivery import Delivery
@@ -28,21 +29,22 @@ class Contexts:
 
     def of(self, delivery: Delivery) -> Context:
         started_at = self._clock.time()
+        # Taken now: a handler that overran its time limit must not complete a later run of its job by that one's token.
+        job, token = delivery.job, delivery.token
 
         @contextmanager
         def begin() -> Iterator[Any]:
-            completion = partial(self._completion, delivery, started_at=started_at)
+            completion = partial(self._completion, job, token, started_at=started_at)
             with self._effects.transaction(self._worker_id, completion) as transaction:
                 yield transaction
             delivery.committed = True
 
-        return Context(delivery.job, delivery.token, begin, self._alive)
+        return Context(job, token, begin, self._alive)
 
-    def _completion(self, delivery: Delivery, *, started_at: float) -> Settlement:
-        job = delivery.job
+    def _completion(self, job: Job, token: int, *, started_at: float) -> Settlement:
         return Settlement(
             job_id=job.job_id,
-            token=delivery.token,
+            token=token,
             state=JobState.COMPLETED,
             attempt=job.attempt,
             hop=job.hop,

@@ -12,7 +12,9 @@ from pipeline.core.offsets import Partition
 from pipeline.core.outcome import Outcome
 from pipeline.runtime.handlers import Handler
 
-__all__ = ["Delivery", "Run"]
+__all__ = ["Delivery", "OrderKey", "Run"]
+
+OrderKey = tuple[str, str, str]  # job type, tenant, ordering key
 
 
 class Delivery:
@@ -21,9 +23,12 @@ class Delivery:
     `payload` and `handler` are set when it is about to run; `committed` once the handler's own transaction has completed it.
     `doubtful` says that a claim was asked for it whose answer never came: this worker may hold the job without knowing.
     `suspect` says that the job may kill the process it runs in, and `crashes` how often it was seen to.
+    `key` is set for a job that runs in order: one job of a key at a time. `aside` says that it waits behind another one of
+    its key, or in place for its next attempt.
     """
 
     __slots__ = (
+        "aside",
         "committed",
         "crashes",
         "doubtful",
@@ -31,6 +36,7 @@ class Delivery:
         "epoch",
         "handler",
         "job",
+        "key",
         "partition",
         "payload",
         "problem",
@@ -53,6 +59,17 @@ class Delivery:
         self.doubtful = False
         self.suspect = False
         self.crashes = 0
+        self.key: OrderKey | None = None
+        self.aside = False
+
+    def next_attempt(self, attempt: int, due_at: float) -> Delivery:
+        """The same record for another run. A new object: a handler that overran its time limit may still use this one."""
+        following = Delivery(self.record, self.partition, self.job._replace(attempt=attempt), self.problem)
+        following.epoch = self.epoch
+        following.due_at = due_at
+        following.suspect = self.suspect
+        following.key = self.key
+        return following
 
     def claim_request(self) -> ClaimRequest:
         job, record = self.job, self.record

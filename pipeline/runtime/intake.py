@@ -60,7 +60,7 @@ class Intake:
         self._commit_due = 0.0
         self._sealed: deque[tuple[int, dict[Partition, int]]] = deque()  # done, their events on the way
         self._paused: set[Partition] = set()
-        self._main_full = self._waiting_full = self._draining = False
+        self._main_full = self._waiting_full = self._aside_full = self._draining = False
 
     # --- the loop's body
 
@@ -109,11 +109,18 @@ class Intake:
     # --- back-pressure
 
     def _press_back(self) -> None:
-        """Pause what is full until there is room again. Retries that wait must not stop main topics, nor the other way."""
-        load, limits = self._buffer.load(), self._settings.limits
+        """Pause what is full until there is room again. Retries that wait must not stop main topics, nor the other way.
+
+        When too much waits for its key, only the partitions stop that it lies in.
+        """
+        load, aside, limits = self._buffer.load(), self._buffer.aside(), self._settings.limits
         self._main_full = _full(self._main_full, 0.5, load.jobs / limits.jobs, load.bytes / limits.bytes)
         self._waiting_full = _full(self._waiting_full, 0.9, load.waiting / limits.waiting)
+        aside_fills = (aside.jobs / limits.waiting, aside.bytes / limits.bytes)
+        self._aside_full = _full(self._aside_full, 0.9, *aside_fills)
         wanted = {p for p in self._buffer.assigned() if self._must_pause(p)}
+        if self._aside_full:
+            wanted |= aside.partitions.intersection(self._buffer.assigned())
         if pause := wanted - self._paused:
             self._consumer.pause(sorted(pause))
         if resume := self._paused - wanted:

@@ -38,6 +38,7 @@ def dead_letter(delivery: Delivery, decision: DeadLetter, *, topic: str, group: 
         # Written anew, because the record's own may be missing, doubled or unreadable: a replay could not be recognised.
         h.ID: job.job_id.encode(),
         h.HOP: b"%d" % job.hop,
+        h.ATTEMPT: b"%d" % job.attempt,  # of a job that was retried in place the record knows only the first
         **_errors(record, decision.failure, group=group, now=now),
     }
     return Outgoing(topic, record.key, record.value, h.forward_headers(record, changes))

@@ -7,7 +7,7 @@ stays in the batch and is tried again; nothing is passed over, and no next recor
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pipeline.core.backoff import Backoff, Random, RetryPolicy
 from pipeline.core.claims import Settled, Settlement
@@ -15,6 +15,7 @@ from pipeline.core.clock import Clock
 from pipeline.core.decision import DeadLetter, Decision, Finish, LetGo, RunLater, decide
 from pipeline.core.events import Move, moves_of_decision
 from pipeline.core.metrics import Metrics
+from pipeline.core.outcome import Crashed
 from pipeline.core.ports import JobProducer, JobStore, Outgoing
 from pipeline.core.state import JobState
 from pipeline.core.topics import TopicNames
@@ -49,17 +50,19 @@ def settlement(run: Run, decision: Finish | RunLater | DeadLetter) -> Settlement
         token=run.delivery.token,
         state=decision.state,
         attempt=job.attempt,
-        hop=job.hop + isinstance(decision, RunLater),
+        hop=job.hop + (isinstance(decision, RunLater) and not decision.in_place),
         started_at=run.started_at,
         finished_at=run.finished_at,
         due_at=decision.due_at if isinstance(decision, RunLater) else 0.0,
+        next_attempt=decision.attempt if isinstance(decision, RunLater) else 0,
         reason="" if isinstance(decision, RunLater) else decision.reason,
         failure=None if isinstance(decision, Finish) else decision.failure,
+        crashed=isinstance(run.outcome, Crashed),
     )
 
 
 class Settler:
-    """`settle` is called by one thread."""
+    """`settle` is called by one thread. `in_order` are the names of the job types that run in order: retried in place."""
 
     def __init__(
         self,
@@ -77,7 +80,9 @@ class Settler:
         metrics: Metrics,
         events: EventSink,
         held_recheck: float,
+        in_order: Collection[str] = (),
     ) -> None:
+        self._in_order = frozenset(in_order)
         self._worker_id = worker_id
         self._group = group
         self._buffer = buffer
@@ -97,10 +102,12 @@ class Settler:
         job = run.delivery.job
         policy = self._policy_of(job.job_type) or _UNDECLARED
         decision = decide(job, run.outcome, policy, tiers=self._tiers, now=run.finished_at, rng=self._rng)
+        if isinstance(decision, RunLater) and job.job_type in self._in_order:
+            decision = decision._replace(in_place=True)
         return Unsettled(run, decision, self._next_record(run.delivery, decision))
 
     def _next_record(self, delivery: Delivery, decision: Decision) -> Outgoing | None:
-        if isinstance(decision, RunLater):
+        if isinstance(decision, RunLater) and not decision.in_place:
             topic = self._names.retry(delivery.job.queue, decision.tier)
             return retry_record(delivery, decision, topic=topic, group=self._group, now=self._clock.time())
         if isinstance(decision, DeadLetter):
@@ -147,8 +154,21 @@ class Settler:
                 self._log_refused(item, settled)
         self._events.settled(moves)
         self._count(accepted)
-        self._buffer.done([item.run.delivery for item in accepted])
+        self._give_back(accepted)
         self._let_go(refused)
+
+    def _give_back(self, items: Sequence[Unsettled]) -> None:
+        done: list[Delivery] = []
+        again: list[tuple[Delivery, int, float]] = []
+        for item in items:
+            decision = item.decision
+            if isinstance(decision, RunLater) and decision.in_place:
+                again.append((item.run.delivery, decision.attempt, decision.due_at))
+            else:
+                done.append(item.run.delivery)
+        self._buffer.done(done)
+        if again:
+            self._buffer.wait_in_place(again)
 
     def _let_go(self, items: Sequence[Unsettled]) -> None:
         """Another worker holds the job, or finished it. The record is judged again: it ends as a duplicate."""
