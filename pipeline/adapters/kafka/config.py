@@ -205,10 +205,10 @@ def masked(conf: Mapping[str, Any]) -> dict[str, Any]:
 def construct(client: Callable[..., T], conf: Conf, log: ClientLog | None = None) -> T:
     """Make a client of confluent_kafka; what librdkafka refuses becomes a `ConfigError` that names key and value.
 
-    Its log lines and errors go to `log`.
+    Its log lines go to `log`, and its errors too unless `conf` has a callback for them.
     """
     try:
-        return client({**conf, "error_cb": log.error}, logger=log) if log else client(conf)
+        return client({"error_cb": log.error, **conf}, logger=log) if log else client(conf)
     except (KafkaException, ValueError, TypeError) as error:
         raise ConfigError(_refusal(conf, error)) from None
 

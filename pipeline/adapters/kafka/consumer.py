@@ -57,7 +57,8 @@ class KafkaJobConsumer:
         self._error: BaseException | None = None  # raised by the listener or found in an event
         self._fetched: list[Message] = []
         self._log = ClientLog()
-        self._consumer = construct(Consumer, {**config, "on_commit": self._on_commit}, self._log)
+        callbacks = {"on_commit": self._on_commit, "error_cb": self._on_error}
+        self._consumer = construct(Consumer, {**config, **callbacks}, self._log)
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
         """See `JobConsumer.subscribe`."""
@@ -251,20 +252,24 @@ class KafkaJobConsumer:
             if error is None:
                 records.append(to_record(message))
             else:
-                self._on_event(message, error)
+                self._on_event(message.topic(), error)
         if len(self._behind_from) < len(self._assigned):
             for record in records:
                 self._behind_from.setdefault(Partition(record.topic, record.partition), record.offset)
         return records
 
-    def _on_event(self, message: Message, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
+        """An error that belongs to no record; called inside poll and consume."""
+        self._on_event(None, error)
+
+    def _on_event(self, topic: str | None, error: KafkaError) -> None:
         """Keep what must be raised for the next poll: the records beside it are given first."""
         code = error.code()
         if code == KafkaError._PARTITION_EOF:  # noqa: SLF001
             return
         if code in _NO_TOPIC:
-            self._on_topic_gone(message.topic(), error)
-        elif error.fatal():
+            self._on_topic_gone(topic, error)
+        elif error.fatal() or code == KafkaError._FATAL:  # noqa: SLF001 - the latter does not say that it is fatal
             self._error = PipelineError(f"the consumer cannot go on: {describe(error)}")
         elif code in _REFUSED:
             self._error = ConfigError(f"Kafka refuses this consumer: {describe(error)}")
