@@ -76,27 +76,39 @@ def due_text(due_at: float) -> str:
 def job_headers(job: Job, *, ce_time: str) -> HeaderList:
     """The headers of a job's first record. Absent values have no header."""
     headers: HeaderList = [
-        (SPECVERSION, b"1.0"),
+        *_same_headers(job.job_type, job.publisher, job.tenant, job.attempt, job.hop),
         (ID, job.job_id.encode()),
-        (TYPE, job.job_type.encode()),
-        (SOURCE, job.publisher.encode()),
         (TIME, ce_time.encode()),
-        (CONTENT_TYPE, b"application/avro"),
-        (TENANT, job.tenant.encode()),
-        (ATTEMPT, b"%d" % job.attempt),
-        (HOP, b"%d" % job.hop),
     ]
-    optional = (
-        (PRIORITY, job.priority if job.priority != "normal" else ""),
-        (ORDERING_KEY, job.ordering_key),
-        (TRACEPARENT, job.traceparent),
-        (NOT_BEFORE, due_text(job.not_before) if job.not_before else ""),
-        (EXPIRES, f"{job.expires_at:.3f}" if job.expires_at else ""),
-    )
-    headers.extend((name, value.encode()) for name, value in optional if value)
+    if job.priority != "normal":
+        headers.append((PRIORITY, job.priority.encode()))
+    if job.ordering_key:
+        headers.append((ORDERING_KEY, job.ordering_key.encode()))
+    if job.traceparent:
+        headers.append((TRACEPARENT, job.traceparent.encode()))
+    if job.not_before:
+        headers.append((NOT_BEFORE, due_text(job.not_before).encode()))
+    if job.expires_at:
+        headers.append((EXPIRES, f"{job.expires_at:.3f}".encode()))
     if job.schema_id:
         headers.append((SCHEMA_ID, job.schema_id))
     return headers
+
+
+@lru_cache(maxsize=8192)
+def _same_headers(
+    job_type: str, publisher: str, tenant: str, attempt: int, hop: int
+) -> tuple[tuple[str, bytes], ...]:
+    """The headers that job after job has alike."""
+    return (
+        (SPECVERSION, b"1.0"),
+        (TYPE, job_type.encode()),
+        (SOURCE, publisher.encode()),
+        (CONTENT_TYPE, b"application/avro"),
+        (TENANT, tenant.encode()),
+        (ATTEMPT, b"%d" % attempt),
+        (HOP, b"%d" % hop),
+    )
 
 
 def forward_headers(
