@@ -28,7 +28,7 @@ from pipeline.adapters.prometheus import PrometheusMetrics
 from pipeline.config import Settings, load_settings
 from pipeline.core.backoff import Backoff, RetryPolicy
 from pipeline.core.clock import Clock, SystemClock
-from pipeline.core.job_type import JobType, Payload, Upcaster
+from pipeline.core.job_type import JobType, Order, Payload, Upcaster
 from pipeline.core.metrics import Metrics, NoMetrics
 from pipeline.core.ports import WorkerInfo
 from pipeline.core.topics import ERROR_HEADROOM_BYTES, TopicNames, TopicSpec, declare
@@ -87,6 +87,7 @@ class Pipeline:
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
         permanent: tuple[type[BaseException], ...] = (),
+        order: Order = "unordered",
         upcasters: Mapping[int, Upcaster] | None = None,
     ) -> JobType[Payload]:
         """Declare a job type. See `JobType` for the arguments. Raises `ConfigError`."""
@@ -97,6 +98,7 @@ class Pipeline:
             retry=retry or Backoff(),
             timeout=timeout,
             permanent=permanent,
+            order=order,
             upcasters=upcasters or {},
         )
         self.registry.declare(declared)
@@ -268,7 +270,9 @@ class _WorkerBuilder:
     def build(self) -> Worker:
         settings, results = self._settings, Results()
         codec = self._app.codec()
-        buffer = Buffer(lanes=(THREAD, ASYNC), lane_of=self._lane_of, is_retry=self._is_retry)
+        buffer = Buffer(
+            lanes=(THREAD, ASYNC), lane_of=self._lane_of, is_retry=self._is_retry, in_order=self._in_order()
+        )
         store = self._app.store()
         effects = self._app.effects()
         heartbeat = self._heartbeat(store)
@@ -388,7 +392,11 @@ class _WorkerBuilder:
             metrics=self._metrics,
             events=events,
             held_recheck=self._settings.worker.held_recheck,
+            in_order=self._in_order(),
         )
+
+    def _in_order(self) -> list[str]:
+        return [job_type.name for job_type in self._app.registry.job_types() if job_type.order == "key"]
 
     def _executors(self, buffer: Buffer, contexts: Contexts, results: Results) -> dict[str, Executor]:
         worker = self._settings.worker

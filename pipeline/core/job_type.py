@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel
 
@@ -13,8 +13,9 @@ from pipeline.core.backoff import Backoff, RetryPolicy
 from pipeline.core.topics import check_name
 from pipeline.errors import ConfigError
 
-__all__ = ["JobType", "Payload", "Upcaster"]
+__all__ = ["JobType", "Order", "Payload", "Upcaster"]
 
+Order: TypeAlias = Literal["unordered", "key"]
 Upcaster: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 Payload = TypeVar("Payload", bound=BaseModel)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]*[a-z0-9])?)*")
@@ -24,6 +25,8 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]*[a-z0-
 class JobType(Generic[Payload]):
     """A kind of job.
 
+    With `order` "key" one job of a key runs at a time, in the order published: a failed one is retried in place and holds back
+    those behind it until it has ended, while other keys go on. The key is the tenant with the publisher's ordering key, if any.
     `name` also names its directory of schemas. `timeout` is in seconds, None for no limit. `permanent` are error
     classes that end a job at once, whatever attempts are left. `upcasters` are functions by schema version: each is given
     what a payload of that version says, and returns what the next version says, where Avro's own rules cannot tell.
@@ -36,6 +39,7 @@ class JobType(Generic[Payload]):
     retry: RetryPolicy = field(default_factory=Backoff)
     timeout: float | None = None
     permanent: tuple[type[BaseException], ...] = ()
+    order: Order = "unordered"
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -47,4 +51,8 @@ class JobType(Generic[Payload]):
         if self.timeout is not None and not 0 < self.timeout < float("inf"):
             raise ConfigError(
                 f"timeout of job type {self.name!r} is {self.timeout}; allowed: seconds above 0, or None"
+            )
+        if self.order not in get_args(Order):
+            raise ConfigError(
+                f"order of job type {self.name!r} is {self.order!r}; allowed: {', '.join(get_args(Order))}"
             )
