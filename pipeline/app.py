@@ -28,20 +28,21 @@ from pipeline.adapters.prometheus import PrometheusMetrics
 from pipeline.config import Settings, load_settings
 from pipeline.core.backoff import Backoff, RetryPolicy
 from pipeline.core.clock import Clock, SystemClock
-from pipeline.core.job_type import JobType, Order, Payload, Upcaster
+from pipeline.core.job_type import ExecutorName, JobType, Order, Payload, Upcaster
 from pipeline.core.metrics import Metrics, NoMetrics
 from pipeline.core.ports import WorkerInfo
 from pipeline.core.topics import ERROR_HEADROOM_BYTES, TopicNames, TopicSpec, declare
 from pipeline.errors import ConfigError, SchemaError, UnknownQueue
 from pipeline.logs import MoveLog
 from pipeline.lookups import schema_finder, schema_registry, use_registry_ids
+from pipeline.pools import ChildPools
 from pipeline.runtime.buffer import Buffer, Limits
 from pipeline.runtime.claimer import Claimer
 from pipeline.runtime.contexts import Contexts
 from pipeline.runtime.delivery import Delivery
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.executors import AsyncExecutor, Executor, ThreadExecutor
-from pipeline.runtime.handlers import ASYNC, THREAD, Registry
+from pipeline.runtime.handlers import ASYNC, PROCESS, SUSPECT, THREAD, Registry
 from pipeline.runtime.heartbeat import Heartbeat
 from pipeline.runtime.intake import Intake, IntakeSettings
 from pipeline.runtime.publisher import Publisher
@@ -88,6 +89,8 @@ class Pipeline:
         timeout: float | None = None,
         permanent: tuple[type[BaseException], ...] = (),
         order: Order = "unordered",
+        executor: ExecutorName | None = None,
+        concurrency: int | None = None,
         upcasters: Mapping[int, Upcaster] | None = None,
     ) -> JobType[Payload]:
         """Declare a job type. See `JobType` for the arguments. Raises `ConfigError`."""
@@ -99,6 +102,8 @@ class Pipeline:
             timeout=timeout,
             permanent=permanent,
             order=order,
+            executor=executor,
+            concurrency=concurrency,
             upcasters=upcasters or {},
         )
         self.registry.declare(declared)
@@ -189,9 +194,15 @@ class Pipeline:
     def metrics(self) -> PrometheusMetrics:
         return PrometheusMetrics(_Names(self.registry))
 
-    def worker(self, *, queue: str | None = None, metrics: Metrics | None = None) -> Worker:
-        """A worker of one queue (by default the only one), ready to `run`. Raises `ConfigError`, `SchemaError`."""
-        return _WorkerBuilder(self, self._queue(queue), metrics or NoMetrics()).build()
+    def worker(
+        self, *, queue: str | None = None, metrics: Metrics | None = None, target: str | None = None
+    ) -> Worker:
+        """A worker of one queue (by default the only one), ready to `run`. Raises `ConfigError`, `SchemaError`.
+
+        `target` (`module:attribute`) is where a child process finds this application. Without it no handler can run in a
+        process, and jobs whose worker died are run like others: one that kills its process may kill this one, too.
+        """
+        return _WorkerBuilder(self, self._queue(queue), metrics or NoMetrics(), target).build()
 
     def _queue(self, queue: str | None) -> str:
         queues = self.settings.queues
@@ -255,7 +266,7 @@ class _Names(Collection[str]):
 class _WorkerBuilder:
     """Puts one worker together."""
 
-    def __init__(self, app: Pipeline, queue: str, metrics: Metrics) -> None:
+    def __init__(self, app: Pipeline, queue: str, metrics: Metrics, target: str | None) -> None:
         self._app = app
         self._queue = queue
         self._metrics = metrics
@@ -263,6 +274,7 @@ class _WorkerBuilder:
         self._names = app.names
         self._group = self._settings.kafka.group or f"{self._settings.namespace}.{queue}"
         self._worker_id = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
+        self._pools = ChildPools(target, self._settings, app.registry, worker_id=self._worker_id)
         self._retry_topics = frozenset(self._names.retry(queue, tier) for tier in self._settings.retry.tiers)
         self._clock: Clock = SystemClock()
         self._store_clock = StoreClock(self._clock)
@@ -270,8 +282,9 @@ class _WorkerBuilder:
     def build(self) -> Worker:
         settings, results = self._settings, Results()
         codec = self._app.codec()
+        lanes = (THREAD, ASYNC, PROCESS, SUSPECT)
         buffer = Buffer(
-            lanes=(THREAD, ASYNC), lane_of=self._lane_of, is_retry=self._is_retry, in_order=self._in_order()
+            lanes=lanes, lane_of=self._lane_of, is_retry=self._is_retry, in_order=self._in_order()
         )
         store = self._app.store()
         effects = self._app.effects()
@@ -292,7 +305,7 @@ class _WorkerBuilder:
             intake=self._intake(consumer, buffer, events),
             claimer=self._claimer(buffer, store, codec, events, results),
             settler=self._settler(buffer, store, producer, events),
-            executors=self._executors(buffer, contexts, results),
+            executors=self._executors(buffer, contexts, results, heartbeat),
             events=events,
             heartbeat=heartbeat,
             metrics=self._metrics,
@@ -371,6 +384,7 @@ class _WorkerBuilder:
             metrics=self._metrics,
             events=events,
             held_recheck=self._settings.worker.held_recheck,
+            isolate=self._pools.isolate,
             on_runs=results.put,
         )
 
@@ -398,7 +412,9 @@ class _WorkerBuilder:
     def _in_order(self) -> list[str]:
         return [job_type.name for job_type in self._app.registry.job_types() if job_type.order == "key"]
 
-    def _executors(self, buffer: Buffer, contexts: Contexts, results: Results) -> dict[str, Executor]:
+    def _executors(
+        self, buffer: Buffer, contexts: Contexts, results: Results, heartbeat: Heartbeat
+    ) -> dict[str, Executor]:
         worker = self._settings.worker
         return {
             THREAD: ThreadExecutor(
@@ -416,6 +432,9 @@ class _WorkerBuilder:
                 contexts=contexts.of,
                 on_runs=results.put,
                 on_room=buffer.wake,
+            ),
+            **self._pools.executors(
+                clock=self._store_clock, alive=heartbeat.alive, on_runs=results.put, on_room=buffer.wake
             ),
         }
 

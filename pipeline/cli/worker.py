@@ -37,7 +37,7 @@ def command(session: Session, target: str, queue: str | None) -> None:
             f"application is {target!r}; it has no handlers. Name the module that registers them"
         )
     metrics = app.metrics()
-    worker = app.worker(queue=queue, metrics=metrics)
+    worker = app.worker(queue=queue, metrics=metrics, target=target)
     with _health(app, worker, metrics.exposition), stop_on_signals(worker.stop):
         code = worker.run()
     sys.exit(code)

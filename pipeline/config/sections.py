@@ -269,6 +269,27 @@ class WorkerSettings(Section):
     async_concurrency: int = Field(
         100, ge=1, le=100_000, description="`async` handlers running at the same time."
     )
+    process_concurrency: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="Child processes for handlers of job types that run in a process; 0: one for each core.",
+    )
+    process_max_jobs: int = Field(
+        10_000, ge=1, le=1_000_000_000, description="A child process is replaced after so many jobs."
+    )
+    process_memory_mb: int = Field(
+        0,
+        ge=0,
+        le=16_777_216,
+        description="Memory that a child process may have, itself included; 0: no limit. A job that needs more has crashed.",
+    )
+    suspect_concurrency: int = Field(
+        4,
+        ge=1,
+        le=1024,
+        description="Jobs of workers that died which run at the same time, each alone in a child process.",
+    )
     buffer_jobs: int = Field(
         5000, ge=1, le=1_000_000, description="Fetched jobs that may wait for a free slot."
     )

@@ -13,10 +13,11 @@ from pipeline.core.backoff import Backoff, RetryPolicy
 from pipeline.core.topics import check_name
 from pipeline.errors import ConfigError
 
-__all__ = ["JobType", "Order", "Payload", "Upcaster"]
+__all__ = ["ExecutorName", "JobType", "Order", "Payload", "Upcaster"]
 
 Order: TypeAlias = Literal["unordered", "key"]
 Upcaster: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
+ExecutorName: TypeAlias = Literal["thread", "async", "process"]
 Payload = TypeVar("Payload", bound=BaseModel)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]*[a-z0-9])?)*")
 
@@ -30,7 +31,9 @@ class JobType(Generic[Payload]):
     `name` also names its directory of schemas. `timeout` is in seconds, None for no limit. `permanent` are error
     classes that end a job at once, whatever attempts are left. `upcasters` are functions by schema version: each is given
     what a payload of that version says, and returns what the next version says, where Avro's own rules cannot tell.
-    Raises `ConfigError` on values that make no sense.
+    `executor` says where its handler runs: in a `thread`, in the `async` loop or in a `process` of its own; by default a
+    plain function in a thread, a coroutine function in the loop. At most `concurrency` of its jobs run at the same time in
+    one worker process; None for as many as there are slots. Raises `ConfigError` on values that make no sense.
     """
 
     name: str
@@ -40,6 +43,8 @@ class JobType(Generic[Payload]):
     timeout: float | None = None
     permanent: tuple[type[BaseException], ...] = ()
     order: Order = "unordered"
+    executor: ExecutorName | None = None
+    concurrency: int | None = None
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -55,4 +60,12 @@ class JobType(Generic[Payload]):
         if self.order not in get_args(Order):
             raise ConfigError(
                 f"order of job type {self.name!r} is {self.order!r}; allowed: {', '.join(get_args(Order))}"
+            )
+        if self.executor is not None and self.executor not in get_args(ExecutorName):
+            raise ConfigError(
+                f"executor of job type {self.name!r} is {self.executor!r}; allowed: {', '.join(get_args(ExecutorName))}, or None"
+            )
+        if self.concurrency is not None and self.concurrency < 1:
+            raise ConfigError(
+                f"concurrency of job type {self.name!r} is {self.concurrency}; allowed: 1 or more, or None"
             )

@@ -17,8 +17,8 @@ from pipeline.core.ports import Codec, JobStore
 from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.events import EventSink
-from pipeline.runtime.handlers import Registry
-from pipeline.runtime.opening import open_delivery
+from pipeline.runtime.handlers import PROCESS, Registry
+from pipeline.runtime.opening import decode_payload, find_handler
 
 __all__ = ["Claimer"]
 
@@ -28,7 +28,10 @@ SOON = 0.02  # seconds to wait for a job that is due by this worker's clock and 
 
 
 class Claimer:
-    """`claim` is called by one thread; `on_runs` takes runs that ended before their handler could start."""
+    """`claim` is called by one thread; `on_runs` takes runs that ended before their handler could start.
+
+    With `isolate` jobs that may kill their process are marked, to be run apart.
+    """
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class Claimer:
         events: EventSink,
         held_recheck: float,
         on_runs: Callable[[Sequence[Run]], None],
+        isolate: bool = False,
     ) -> None:
         self._worker_id = worker_id
         self._buffer = buffer
@@ -53,6 +57,7 @@ class Claimer:
         self._metrics = metrics
         self._events = events
         self._held_recheck = held_recheck
+        self._isolate = isolate
         self._on_runs = on_runs
 
     def claim(self, taken: Sequence[Delivery]) -> list[Delivery]:
@@ -74,6 +79,8 @@ class Claimer:
                 delivery.doubtful = False
                 if claim.attempt:
                     delivery.job = delivery.job._replace(attempt=claim.attempt)
+                if claim.crashes is not None:
+                    delivery.suspect, delivery.crashes = self._isolate, claim.crashes
                 granted.append(delivery)
                 moves.extend(moves_of_claim(delivery.job, claim, worker=self._worker_id, at=now))
                 if claim.previous:
@@ -117,7 +124,9 @@ class Claimer:
         ready: list[Delivery] = []
         refused: list[Run] = []
         for delivery in granted:
-            outcome = open_delivery(delivery, self._registry, self._codec)
+            outcome = find_handler(delivery, self._registry)
+            if outcome is None and not _opened_in_child(delivery):
+                outcome = decode_payload(delivery, self._codec)
             if outcome is None:
                 ready.append(delivery)
             else:
@@ -138,6 +147,10 @@ class Claimer:
                 "token": claim.token,
             },
         )
+
+
+def _opened_in_child(delivery: Delivery) -> bool:
+    return delivery.suspect or (delivery.handler is not None and delivery.handler.lane == PROCESS)
 
 
 def _by_type(deliveries: Sequence[Delivery]) -> Counter[tuple[str, str]]:

@@ -14,10 +14,12 @@ from pipeline.core.job import Job
 from pipeline.core.job_type import JobType
 from pipeline.errors import ConfigError, UnknownJobType
 
-__all__ = ["ASYNC", "THREAD", "Context", "Handler", "Registry"]
+__all__ = ["ASYNC", "PROCESS", "SUSPECT", "THREAD", "Context", "Handler", "Registry"]
 
 THREAD = "thread"
 ASYNC = "async"
+PROCESS = "process"
+SUSPECT = "suspect"  # no job type's own: for jobs that may kill the process they run in
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,7 @@ class Registry:
             )
         if name in self._handlers:
             raise ConfigError(f"job type {name!r} has a handler already")
-        lane = ASYNC if inspect.iscoroutinefunction(function) else THREAD
-        self._handlers[name] = Handler(job_type, lane, _with_context(name, function))
+        self._handlers[name] = Handler(job_type, _lane(job_type, function), _with_context(name, function))
 
     def job_type(self, name: str) -> JobType[Any]:
         """Raises `UnknownJobType`."""
@@ -119,6 +120,24 @@ class Registry:
 
     def _names(self) -> str:
         return ", ".join(sorted(self._types)) or "none"
+
+
+def _lane(job_type: JobType[Any], function: Callable[..., Any]) -> str:
+    """Where the function runs; raises `ConfigError` when it cannot run where its job type wants it."""
+    natural = ASYNC if inspect.iscoroutinefunction(function) else THREAD
+    lane = job_type.executor or natural
+    if (lane == ASYNC) != (natural == ASYNC):
+        raise ConfigError(
+            f"executor of job type {job_type.name!r} is {lane!r}, its handler is "
+            f"{'a coroutine' if natural == ASYNC else 'a plain'} function; allowed: "
+            f"{'async' if natural == ASYNC else 'thread, process'}"
+        )
+    if lane == PROCESS and "<locals>" in getattr(function, "__qualname__", ""):
+        raise ConfigError(
+            f"executor of job type {job_type.name!r} is 'process', its handler {function.__qualname__} is made inside of a "
+            "function; allowed: functions of a module, which a child process finds by importing it"
+        )
+    return lane
 
 
 def _with_context(

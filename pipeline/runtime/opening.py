@@ -12,7 +12,7 @@ from pipeline.errors import BrokerUnavailable, PayloadError, RegistryUnavailable
 from pipeline.runtime.delivery import Delivery
 from pipeline.runtime.handlers import Registry
 
-__all__ = ["find_handler", "open_delivery"]
+__all__ = ["decode_payload", "find_handler"]
 
 
 def find_handler(delivery: Delivery, registry: Registry) -> Outcome | None:
@@ -26,11 +26,8 @@ def find_handler(delivery: Delivery, registry: Registry) -> Outcome | None:
     return None
 
 
-def open_delivery(delivery: Delivery, registry: Registry, codec: Codec) -> Outcome | None:
-    """Set handler and payload; an outcome when that cannot be done: the payload's bytes stay untouched."""
-    outcome = find_handler(delivery, registry)
-    if outcome is not None:
-        return outcome
+def decode_payload(delivery: Delivery, codec: Codec) -> Outcome | None:
+    """Set the payload; an outcome when it cannot be decoded: its bytes stay untouched."""
     job = delivery.job
     try:
         delivery.payload = codec.decode(job.job_type, delivery.record.value or b"", job.schema_id)

@@ -23,6 +23,7 @@ from pipeline.runtime.claimer import Claimer
 from pipeline.runtime.delivery import Run
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.executors import Executor
+from pipeline.runtime.handlers import SUSPECT
 from pipeline.runtime.heartbeat import Heartbeat
 from pipeline.runtime.intake import Intake
 from pipeline.runtime.settler import Settler, Unsettled
@@ -232,6 +233,10 @@ class Worker:
             log.warning("cannot claim: %s", error, extra={"action": "claim_failed"})
             self._stopping.wait(OUTAGE_PAUSE)
             return
+        suspects = [delivery for delivery in granted if delivery.suspect]
+        if suspects:
+            parts.executors[SUSPECT].submit(suspects)
+            granted = [delivery for delivery in granted if not delivery.suspect]
         if granted:
             parts.executors[lane].submit(granted)
 

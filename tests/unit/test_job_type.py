@@ -42,6 +42,18 @@ def test_a_queue_that_cannot_be_one_is_refused() -> None:
         JobType(name="email.send", model=Mail, queue="a.b")
 
 
+def test_an_executor_that_there_is_not_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"executor of job type 'email.send' is 'fork'; allowed: thread, async, process"
+    ):
+        JobType(name="email.send", model=Mail, executor="fork")  # type: ignore[arg-type]
+
+
+def test_a_concurrency_below_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"concurrency of job type 'email.send' is 0; allowed: 1 or more"):
+        JobType(name="email.send", model=Mail, concurrency=0)
+
+
 def test_what_is_not_given_has_a_default() -> None:
     declared: JobType[Any] = JobType(name="email.send", model=Mail)
     assert (declared.queue, declared.retry, declared.timeout, declared.permanent) == (
