@@ -9,11 +9,12 @@ from pipeline.adapters.registry import RegistryClient, RegistryHttp
 from pipeline.config import Settings
 from pipeline.core.clock import SystemClock
 from pipeline.core.topics import TopicNames
+from pipeline.core.writer_schemas import FindWriterSchema, WriterRef
 from pipeline.errors import SchemaError
 from pipeline.runtime.handlers import Registry
 from pipeline.runtime.schemas import SchemaFinder, TopicSchemas
 
-__all__ = ["open_tail", "schema_finder", "schema_registry", "use_registry_ids"]
+__all__ = ["look_up_everywhere", "open_tail", "schema_finder", "schema_registry", "use_registry_ids"]
 
 
 def schema_finder(settings: Settings) -> SchemaFinder:
@@ -26,6 +27,19 @@ def schema_finder(settings: Settings) -> SchemaFinder:
         clock=SystemClock(),
         retry_after=5 * settings.schema_registry.timeout,
     )
+
+
+def look_up_everywhere(settings: Settings) -> FindWriterSchema:
+    """The same without limits, for a command that must know for sure."""
+    registry = schema_registry(settings)
+    topic = TopicSchemas(open_tail(settings, TopicNames(settings.namespace).schemas))
+
+    def find(ref: WriterRef) -> str | None:
+        if ref.kind == "fingerprint":
+            return topic.find(ref)
+        return registry.find(ref) if registry else None
+
+    return find
 
 
 def schema_registry(settings: Settings, *, url: str = "") -> RegistryClient | None:

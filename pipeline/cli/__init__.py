@@ -16,12 +16,14 @@ __all__ = ["main"]
 # name -> module that has it as `command`; imported when it is used, so that each starts fast.
 COMMANDS = {
     "config": "show the settings in force",
+    "console": "look into a topic, decoded",
     "db": "migrate the database",
     "demo": "run the whole job on embedded servers, and check every number",
     "dev": "run a real Kafka and a real Postgres for development",
     "dlq": "list, show and replay dead letters",
     "job": "tell the story of a job",
     "publish": "publish one job",
+    "schemas": "write, check, release and register the schemas of payloads",
     "topics": "compare the topics with their declaration, and apply it",
     "worker": "run a worker",
 }

@@ -135,7 +135,7 @@ class _Maker:
                 else field
             )
         try:
-            default = as_default(info.get_default(call_default_factory=True, validated_data={}))
+            default = as_default(info.get_default(call_default_factory=True))
         except ValueError:
             return field  # Avro cannot say it; the check tells when that matters
         if isinstance(type_, list) and default is not None:
