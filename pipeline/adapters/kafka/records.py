@@ -8,13 +8,21 @@ from confluent_kafka import Message
 
 from pipeline.core.job import Record
 
-__all__ = ["to_record"]
+__all__ = ["UNREADABLE_HEADERS", "to_record"]
+
+# What a record has instead of its headers when one of their names is no UTF-8, which Kafka's format asks for.
+UNREADABLE_HEADERS = "pipeline-unreadable-headers"
 
 
 def to_record(message: Message) -> Record:
     """Bytes untouched. A record without a timestamp gets 0."""
     _, millis = message.timestamp()
-    headers = message.headers()
+    try:
+        headers = message.headers()
+    except SystemError:
+        # The client builds a broken list then, whose names must not be touched: the process would crash. A record
+        # without its headers is no job, and goes to the dead letters with its key and value.
+        headers = [(UNREADABLE_HEADERS, b"")]
     return Record(
         message.topic() or "",
         cast("int", message.partition()),
