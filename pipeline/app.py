@@ -363,7 +363,12 @@ class _WorkerBuilder:
                 poll_batch=worker.poll_batch,
                 commit_interval=worker.commit_interval,
                 revoke_timeout=worker.revoke_timeout,
-                limits=Limits(worker.buffer_jobs, int(worker.buffer_mb * 1e6), worker.delay_buffer_jobs),
+                limits=Limits(
+                    worker.buffer_jobs,
+                    int(worker.buffer_mb * 1e6),
+                    worker.delay_buffer_jobs,
+                    worker.ahead_max,
+                ),
             ),
             queue_of=lambda topic: self._names.queue_of(topic) or self._queue,
             is_retry=self._is_retry,

@@ -295,7 +295,16 @@ class WorkerSettings(Section):
     )
     buffer_mb: float = Field(64.0, ge=0.1, le=65_536, description="The same in megabytes.")
     delay_buffer_jobs: int = Field(
-        20_000, ge=1, le=10_000_000, description="Jobs that are not due yet and wait in memory."
+        20_000,
+        ge=1,
+        le=10_000_000,
+        description="Jobs that are not due yet and wait in memory; as many may wait for their key.",
+    )
+    ahead_max: int = Field(
+        200_000,
+        ge=1,
+        le=100_000_000,
+        description="Records fetched from a partition from its first unfinished job on; then it waits for that job.",
     )
     batch_max: int = Field(500, ge=1, le=10_000, description="Jobs claimed or settled by one statement.")
     poll_batch: int = Field(1000, ge=1, le=100_000, description="Records taken from the client by one poll.")

@@ -103,6 +103,11 @@ class OffsetTracker:
         tracked = self._partitions.get(partition)
         return len(tracked.pending) - len(tracked.done) if tracked else 0
 
+    def beyond(self, partition: Partition) -> int:
+        """How many records were received from the first one on that is not done: what would come again after a crash."""
+        tracked = self._partitions.get(partition)
+        return len(tracked.pending) if tracked else 0
+
     def take_commits(self, only: Iterable[Partition] | None = None) -> dict[Partition, int]:
         """Next offsets that are ready and were not handed out before."""
         chosen = (

@@ -35,12 +35,14 @@ __all__ = ["Aside", "Buffer", "Limits", "Load"]
 class Limits(NamedTuple):
     """When to stop fetching: jobs and bytes from main topics, jobs from retry topics.
 
-    Jobs that wait aside for their key may be as many as `waiting`, with as many bytes as `bytes`.
+    Jobs that wait aside for their key may be as many as `waiting`, with as many bytes as `bytes`. In one partition, `ahead`
+    records may be received from the first unfinished one on.
     """
 
     jobs: int
     bytes: int
     waiting: int
+    ahead: int = 200_000
 
 
 class Aside(NamedTuple):
@@ -332,6 +334,11 @@ class Buffer:
         """What waits for its key, and in which partitions."""
         with self._changed:
             return Aside(self._aside.total(), self._aside_bytes, frozenset(self._aside))
+
+    def far_ahead(self, most: int) -> set[Partition]:
+        """Partitions in which more than `most` records were received from the first unfinished one on."""
+        with self._changed:
+            return {p for p in self._tracker.assigned() if self._tracker.beyond(p) > most}
 
     def in_flight(self) -> int:
         with self._changed:

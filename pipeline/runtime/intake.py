@@ -22,6 +22,7 @@ __all__ = ["Intake", "IntakeSettings"]
 log = logging.getLogger("pipeline.intake")
 
 POLL_SECONDS = 0.05
+LOOK_AHEAD_SECONDS = 0.5
 EVENT_PATIENCE = 2.0  # seconds that a last commit waits for events
 
 
@@ -60,6 +61,8 @@ class Intake:
         self._commit_due = 0.0
         self._sealed: deque[tuple[int, dict[Partition, int]]] = deque()  # done, their events on the way
         self._paused: set[Partition] = set()
+        self._ahead: set[Partition] = set()
+        self._look_ahead_at = 0.0
         self._main_full = self._waiting_full = self._aside_full = self._draining = False
 
     # --- the loop's body
@@ -121,11 +124,21 @@ class Intake:
         wanted = {p for p in self._buffer.assigned() if self._must_pause(p)}
         if self._aside_full:
             wanted |= aside.partitions.intersection(self._buffer.assigned())
+        wanted |= self._far_ahead()
         if pause := wanted - self._paused:
             self._consumer.pause(sorted(pause))
         if resume := self._paused - wanted:
             self._consumer.resume(sorted(resume))
         self._paused = wanted
+
+    def _far_ahead(self) -> set[Partition]:
+        """Partitions that wait for their first unfinished job: what is done beyond it is remembered one by one."""
+        now, limit = self._clock.monotonic(), self._settings.limits.ahead
+        if now >= self._look_ahead_at:
+            self._look_ahead_at = now + LOOK_AHEAD_SECONDS
+            still = self._ahead & self._buffer.far_ahead(limit // 2)
+            self._ahead = self._buffer.far_ahead(limit) | still
+        return self._ahead
 
     def _must_pause(self, partition: Partition) -> bool:
         return self._draining or (self._waiting_full if self.is_retry(partition.topic) else self._main_full)
@@ -164,6 +177,7 @@ class Intake:
     def _forget(self, partitions: Sequence[Partition]) -> None:
         self._buffer.forget(partitions)
         self._paused.difference_update(partitions)
+        self._ahead.difference_update(partitions)
         for _, offsets in self._sealed:
             for partition in partitions:
                 offsets.pop(partition, None)
