@@ -21,7 +21,6 @@ __all__ = [
     "consumer_config",
     "delivery_timeout",
     "is_cooperative",
-    "masked",
     "producer_config",
 ]
 
@@ -54,8 +53,8 @@ _CONSUMER: Mapping[str, str] = {
     "fetch.queue.backoff.ms": "50",
 }
 # Only what moves is taken away at a rebalance; see split.py for what it takes to share topics evenly then.
+COOPERATIVE = "cooperative-sticky"
 _CLASSIC_ONLY: Mapping[str, str] = {
-    "partition.assignment.strategy": "cooperative-sticky",
     "heartbeat.interval.ms": "1000",  # a member learns of a rebalance by a heartbeat
 }
 
@@ -161,20 +160,28 @@ def consumer_config(
     bootstrap: str,
     *,
     group: str,
+    protocol: str = COOPERATIVE,
+    static_member_id: str = "",
     session_timeout: float | None = None,
     max_poll_interval: float | None = None,
     extra: Mapping[str, str] | None = None,
 ) -> Conf:
     """A member of `group` that commits by hand. Timeouts are in seconds; None leaves librdkafka's own.
 
-    With the extra key `group.protocol=consumer` (KIP-848) the session timeout is the broker's to choose, and
-    `session_timeout` is not used. Raises `ConfigError` for an extra key that would break a promise.
+    `protocol` is `consumer` (KIP-848), or an assignment strategy of the classic group protocol. With `consumer` the session
+    timeout is the broker's to choose, and `session_timeout` is not used. Raises `ConfigError` for an extra key that would
+    break a promise.
     """
     ours = {**_CONSUMER, "group.id": group}
     if max_poll_interval is not None:
         ours["max.poll.interval.ms"] = str(round(max_poll_interval * 1000))
-    if (extra or {}).get("group.protocol", "classic").lower() == "classic":
+    if static_member_id:
+        ours["group.instance.id"] = static_member_id
+    if protocol == "consumer":
+        ours["group.protocol"] = "consumer"
+    if (extra or {}).get("group.protocol", ours.get("group.protocol", "classic")).lower() == "classic":
         ours.update(_CLASSIC_ONLY)
+        ours["partition.assignment.strategy"] = COOPERATIVE if protocol == "consumer" else protocol
         if session_timeout is not None:
             ours["session.timeout.ms"] = str(round(session_timeout * 1000))
     return _merge(bootstrap, ours, extra, skip=_PRODUCER_ONLY)
@@ -195,11 +202,6 @@ def is_cooperative(conf: Conf) -> bool:
 def delivery_timeout(conf: Conf) -> float:
     """After how many seconds a write of this producer has ended, whatever happens."""
     return next(int(conf[key]) for key in conf if _canonical(key) == "message.timeout.ms") / 1000
-
-
-def masked(conf: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy that may be shown: the values of secrets are stars."""
-    return {key: "***" if _is_secret(key) else value for key, value in conf.items()}
 
 
 def construct(client: Callable[..., T], conf: Conf, log: ClientLog | None = None) -> T:
