@@ -337,11 +337,12 @@ class _WorkerBuilder:
     def _member(self, suffix: str) -> KafkaJobConsumer:
         kafka, worker = self._settings.kafka, self._settings.worker
         extra = dict(self._app.client_options("consumer"))
-        if "group.instance.id" in extra:
-            extra["group.instance.id"] += suffix
+        static = extra.pop("group.instance.id", worker.static_member_id)
         config = consumer_config(
             kafka.bootstrap_servers,
             group=self._group,
+            protocol=worker.rebalance_protocol,
+            static_member_id=static + suffix if static else "",
             session_timeout=worker.session_timeout,
             max_poll_interval=worker.max_poll_interval,
             extra=extra,

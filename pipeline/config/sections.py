@@ -25,6 +25,7 @@ __all__ = [
 
 DAY = 86_400.0
 _SERVER = re.compile(r"([a-zA-Z_]+://)?(\[[0-9a-fA-F:]+\]|[^\s:/,\[\]]+)(:\d{1,5})?")
+_MEMBER = re.compile(r"[a-zA-Z0-9._-]+")
 _SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 _DSN = re.compile(r"postgres(ql)?://.+|\s*[a-z_]+\s*=.*", re.DOTALL)
 
@@ -327,11 +328,22 @@ class WorkerSettings(Section):
     held_recheck: float = Field(
         1.0, ge=0.01, le=600, description="How soon a job that a live worker holds is looked at again."
     )
+    rebalance_protocol: Literal["cooperative-sticky", "range", "consumer"] = Field(
+        "cooperative-sticky",
+        description="How the group shares partitions: a strategy of the classic protocol, or `consumer` (KIP-848, Kafka 4).",
+    )
+    static_member_id: str = Field(
+        "",
+        max_length=200,
+        description="Makes this worker a static member of its group: back within the session timeout, it finds its partitions "
+        "as they were. Another one for each worker.",
+        json_schema_extra=allowed("a-z, A-Z, 0-9, '.', '_' and '-', at most 200; empty: none"),
+    )
     session_timeout: float = Field(
         10.0,
         ge=0.1,
         le=3600,
-        description="The group gives a silent worker's partitions to others after so long.",
+        description="The group gives a silent worker's partitions to others after so long. With `consumer` the broker decides.",
     )
     max_poll_interval: float = Field(
         300.0, ge=1, le=86_400, description="The group does the same with a worker that has stopped polling."
@@ -344,6 +356,13 @@ class WorkerSettings(Section):
         description="Port of the same.",
         json_schema_extra=allowed("0 to 65535 (0: any free one), or 'off'"),
     )
+
+    @field_validator("static_member_id")
+    @classmethod
+    def _check_member_id(cls, value: str) -> str:
+        if value and not _MEMBER.fullmatch(value):
+            raise ValueError("other characters than those")
+        return value
 
     @field_validator("http_port", mode="before")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -43,8 +44,21 @@ def test_a_consumer_commits_by_hand_and_shares_each_topic_evenly() -> None:
     assert conf["partition.assignment.strategy"] == "cooperative-sticky"
 
 
-def test_the_new_group_protocol_leaves_out_what_the_broker_decides() -> None:
-    conf = consumer_config("b:1", group="g", session_timeout=9, extra={"group.protocol": "consumer"})
+def test_a_member_may_be_a_static_one() -> None:
+    assert consumer_config("b:1", group="g", static_member_id="w-1")["group.instance.id"] == "w-1"
+    assert "group.instance.id" not in consumer_config("b:1", group="g")
+
+
+@pytest.mark.parametrize("protocol", ["range", "cooperative-sticky"])
+def test_the_strategy_of_the_classic_protocol_can_be_chosen(protocol: str) -> None:
+    conf = consumer_config("b:1", group="g", protocol=protocol)
+    assert conf["partition.assignment.strategy"] == protocol
+    assert is_cooperative(conf) is (protocol != "range")
+
+
+@pytest.mark.parametrize("options", [{"protocol": "consumer"}, {"extra": {"group.protocol": "consumer"}}])
+def test_the_new_group_protocol_leaves_out_what_the_broker_decides(options: dict[str, Any]) -> None:
+    conf = consumer_config("b:1", group="g", session_timeout=9, **options)
     assert conf["group.protocol"] == "consumer"
     assert not {"session.timeout.ms", "partition.assignment.strategy", "heartbeat.interval.ms"} & conf.keys()
     assert is_cooperative(conf)

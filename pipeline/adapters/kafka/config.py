@@ -53,7 +53,7 @@ _CONSUMER: Mapping[str, str] = {
     "fetch.queue.backoff.ms": "50",
 }
 # Only what moves is taken away at a rebalance; see split.py for what it takes to share topics evenly then.
-COOPERATIVE = "cooperative-sticky"
+_COOPERATIVE = "cooperative-sticky"
 _CLASSIC_ONLY: Mapping[str, str] = {
     "heartbeat.interval.ms": "1000",  # a member learns of a rebalance by a heartbeat
 }
@@ -160,7 +160,7 @@ def consumer_config(
     bootstrap: str,
     *,
     group: str,
-    protocol: str = COOPERATIVE,
+    protocol: str = _COOPERATIVE,
     static_member_id: str = "",
     session_timeout: float | None = None,
     max_poll_interval: float | None = None,
@@ -181,7 +181,7 @@ def consumer_config(
         ours["group.protocol"] = "consumer"
     if (extra or {}).get("group.protocol", ours.get("group.protocol", "classic")).lower() == "classic":
         ours.update(_CLASSIC_ONLY)
-        ours["partition.assignment.strategy"] = COOPERATIVE if protocol == "consumer" else protocol
+        ours["partition.assignment.strategy"] = _COOPERATIVE if protocol == "consumer" else protocol
         if session_timeout is not None:
             ours["session.timeout.ms"] = str(round(session_timeout * 1000))
     return _merge(bootstrap, ours, extra, skip=_PRODUCER_ONLY)
