@@ -1,0 +1,247 @@
+"""Jobs that kill the process they run in: they stop after two deaths of their own, and cost nobody else anything."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from signal import SIGKILL, SIGSEGV
+
+import psutil
+import pytest
+
+from pipeline import load_settings
+from pipeline.core import headers
+from pipeline.core.headers import parse_job
+from pipeline.core.state import JobState
+from pipeline.core.story import AttemptOutcome
+from tests.acceptance.deadly_app import LANES, TARGET, Deed, app, write_deed_schemas
+from tests.harness.checks import assert_clean_end, assert_nothing_lost
+from tests.harness.ledger import Acked
+from tests.harness.processes import WorkerProcess
+from tests.harness.world import World
+
+pytestmark = pytest.mark.servers
+
+MEMORY_MB = 400
+DEADLY = ["exit", "crash", "eat"]
+CODES = {"exit": 7, "crash": -SIGSEGV, "eat": -SIGKILL}
+
+
+@pytest.fixture
+def deadly(new_world: Callable[..., World]) -> World:
+    world = new_world(
+        settings={
+            "worker.process_memory_mb": MEMORY_MB,
+            "worker.process_concurrency": 2,
+            "retry.tiers": [1, 2],
+        }
+    )
+    write_deed_schemas(world.folder / "schemas")
+    app.configure(load_settings(environ=world.environment()))
+    return world
+
+
+def publish(world: World, lane: str, deeds: Sequence[Deed]) -> list[Acked]:
+    with app.publisher(source="driver") as publisher:
+        acked = [
+            Acked(*publisher.publish(LANES[lane], deed, tenant=f"tenant-{number % 9}"))
+            for number, deed in enumerate(deeds)
+        ]
+    world.note_acked(acked)
+    return acked
+
+
+def start_worker(world: World) -> WorkerProcess:
+    worker = WorkerProcess(
+        ["python", "-m", "pipeline", "worker", TARGET],
+        environment=world.environment(),
+        log=world.folder / f"worker-{len(world.workers) + 1}.log",
+    )
+    world.workers.append(worker)
+    return worker
+
+
+@contextmanager
+def memory_watched(worker: WorkerProcess) -> Iterator[None]:
+    """Do what the kernel does when memory runs out: kill the process that has too much of it."""
+    over = threading.Event()
+
+    def watch() -> None:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(worker.pid)
+            while not over.wait(0.02):
+                if process.memory_info().rss > 2 * MEMORY_MB * 1_000_000:
+                    process.kill()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def wait_running(world: World, jobs: Sequence[Acked]) -> None:
+    ids = {job.job_id for job in jobs}
+    world.wait("they run", lambda: {run.job_id for run in world.executions()} >= ids)
+
+
+def assert_poison(world: World, job: Acked) -> None:
+    """It rests in the DLQ for what it is, and its story tells of two deaths of its own."""
+    (letter,) = [
+        each for each in world.letters() if parse_job(each, queue="default").job.job_id == job.job_id
+    ]
+    assert dict(letter.headers)[headers.REASON] == b"poison"
+    story = world.story(job.job_id)
+    assert (story.state, story.reason, story.crashes) == (JobState.DEAD, "poison", 2)
+    own = [attempt for attempt in story.attempts if attempt.outcome is not AttemptOutcome.LOST]
+    assert [attempt.attempt for attempt in own] == [1, 2]
+    for attempt in own:
+        assert attempt.failure is not None
+        assert attempt.failure.error_class in ("ProcessDied", "MemoryError")
+
+
+@pytest.mark.parametrize("do", DEADLY)
+@pytest.mark.parametrize("lane", ["thread", "async"])
+def test_a_deadly_job_takes_one_worker_and_two_children_with_it(deadly: World, lane: str, do: str) -> None:
+    """And the innocent ones, which ran beside it or came after it, are done in their first attempt."""
+    first = start_worker(deadly)
+    beside = [
+        job
+        for other in LANES
+        for job in publish(deadly, other, [Deed(name=f"beside-{other}-{n}", gate="go") for n in range(2)])
+    ]
+    wait_running(deadly, beside)
+    with memory_watched(first):
+        (poison,) = publish(deadly, lane, [Deed(name="poison", do=do)])
+        assert first.wait() == CODES[do]
+    deadly.open("go")
+    second = start_worker(deadly)
+    after = publish(deadly, lane, [Deed(name=f"after-{n}") for n in range(30)])
+    deadly.wait_ended()
+    deadly.wait_committed()
+    runs = deadly.executions(job_id=poison.job_id)
+    assert [run.attempt for run in runs] == [1, 1, 2]
+    assert [run.token for run in runs] == [1, 2, 3]
+    assert runs[0].pid == first.pid
+    assert len({run.pid for run in runs} - {second.pid}) == 3
+    assert second.running
+    for job in beside:
+        assert [run.attempt for run in deadly.executions(job_id=job.job_id)] == [1, 1]
+    for job in after:
+        assert {run.attempt for run in deadly.executions(job_id=job.job_id)} == {1}
+        assert deadly.states()[job.job_id] is JobState.COMPLETED
+    assert_poison(deadly, poison)
+    assert_nothing_lost(deadly)
+    assert_clean_end(deadly)
+
+
+@pytest.mark.parametrize("do", DEADLY)
+def test_a_deadly_job_of_the_process_lane_takes_two_children_and_no_worker(deadly: World, do: str) -> None:
+    worker = start_worker(deadly)
+    beside = publish(deadly, "thread", [Deed(name=f"beside-{n}", gate="go") for n in range(4)])
+    wait_running(deadly, beside)
+    (poison,) = publish(deadly, "process", [Deed(name="poison", do=do)])
+    after = publish(deadly, "process", [Deed(name=f"after-{n}") for n in range(20)])
+    deadly.wait_ended([poison, *after])
+    deadly.open("go")
+    deadly.wait_ended()
+    deadly.wait_committed()
+    runs = deadly.executions(job_id=poison.job_id)
+    assert [run.attempt for run in runs] == [1, 2]
+    assert worker.pid not in {run.pid for run in runs}
+    for job in (*beside, *after):
+        assert [run.attempt for run in deadly.executions(job_id=job.job_id)] == [1]
+    assert_poison(deadly, poison)
+    assert_nothing_lost(deadly)
+    assert_clean_end(deadly)
+
+
+def test_many_deadly_jobs_take_at_most_one_worker_each(deadly: World) -> None:
+    """Workers that die are replaced; what is left in the end is a system that works."""
+    workers = [start_worker(deadly) for _ in range(2)]
+    innocent = publish(deadly, "async", [Deed(name=f"innocent-{n}") for n in range(60)])
+    poison = [
+        job
+        for lane in LANES
+        for job in publish(deadly, lane, [Deed(name=f"poison-{do}", do=do) for do in ("exit", "crash")])
+    ]
+    innocent += publish(deadly, "thread", [Deed(name=f"innocent-{n}") for n in range(60)])
+
+    def all_ended() -> bool:
+        for worker in [each for each in workers if not each.running]:
+            worker.may_end = True
+            workers.remove(worker)
+            workers.append(start_worker(deadly))
+        states = deadly.states()
+        return all(
+            states.get(job.job_id) in (JobState.COMPLETED, JobState.DEAD) for job in (*innocent, *poison)
+        )
+
+    for worker in workers:
+        worker.may_end = True
+    deadly.wait("all jobs completed or dead", all_ended, timeout=120)
+    deadly.wait_committed()
+    for job in poison:
+        assert_poison(deadly, job)
+    deaths = sum(not worker.running for worker in deadly.workers)
+    assert deaths <= 4, "more than one worker for each deadly job that ran in one"
+    for job in innocent:
+        assert deadly.states()[job.job_id] is JobState.COMPLETED
+        assert {run.attempt for run in deadly.executions(job_id=job.job_id)} == {1}
+    assert_nothing_lost(deadly)
+    deadly.workers[:] = workers
+    assert_clean_end(deadly)
+
+
+def test_children_die_with_a_worker_that_is_killed(deadly: World) -> None:
+    worker = start_worker(deadly)
+    held = publish(deadly, "process", [Deed(name=f"held-{n}", gate="go") for n in range(2)])
+    wait_running(deadly, held)
+    children = [run.pid for run in deadly.executions()]
+    worker.kill()
+    deadly.wait("the children are gone", lambda: not any(map(psutil.pid_exists, children)))
+    deadly.open("go")
+    start_worker(deadly)
+    deadly.wait_ended()
+    for job in held:
+        assert [run.attempt for run in deadly.executions(job_id=job.job_id)] == [1, 1]
+    deadly.wait_committed()
+    assert_clean_end(deadly)
+
+
+def test_a_handler_that_nothing_can_interrupt_is_killed_at_its_time_limit(deadly: World) -> None:
+    start_worker(deadly)
+    (job,) = publish(deadly, "process", [Deed(name="spins", do="spin once")])
+    deadly.wait_ended()
+    assert [run.attempt for run in deadly.executions(job_id=job.job_id)] == [1, 2]
+    story = deadly.story(job.job_id)
+    assert story.state is JobState.COMPLETED
+    assert story.crashes is None
+    (failed,) = story.attempts
+    assert failed.failure is not None
+    assert failed.failure.error_class == "TimeoutError"
+    assert 5 <= failed.duration < 8
+    deadly.wait_committed()
+    assert_clean_end(deadly)
+
+
+@pytest.mark.parametrize(
+    ("do", "attempts", "crashes"),
+    [("effect", [1], None), ("effect, killed inside", [1, 2], 1), ("effect, killed after", [1], None)],
+)
+def test_effects_of_a_child_are_there_once_wherever_it_dies(
+    deadly: World, do: str, attempts: list[int], crashes: int | None
+) -> None:
+    start_worker(deadly)
+    (job,) = publish(deadly, "process", [Deed(name="effect", do=do)])
+    deadly.wait_ended()
+    deadly.wait_committed()
+    assert [run.attempt for run in deadly.executions(job_id=job.job_id)] == attempts
+    assert [(effect.job_id, effect.token) for effect in deadly.effects()] == [(job.job_id, len(attempts))]
+    story = deadly.story(job.job_id)
+    assert (story.state, story.crashes) == (JobState.COMPLETED, crashes)
+    assert deadly.letters() == []
+    assert_clean_end(deadly)

@@ -1,0 +1,83 @@
+"""Stopping a worker costs no job anything."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.harness.checks import assert_clean_end, assert_nothing_lost, assert_one_effect_each, assert_runs
+from tests.harness.jobs import Task
+from tests.harness.ledger import Acked
+from tests.harness.processes import WorkerProcess
+from tests.harness.world import World
+
+pytestmark = pytest.mark.servers
+
+# What a loaded machine of two cores may need for an end that should take a second or two.
+SLACK = 15.0
+
+
+def _hold(world: World, *, gate: str = "go") -> tuple[WorkerProcess, list[Acked], list[Acked]]:
+    """A worker with jobs in its hands, and more of them behind."""
+    worker = world.start_worker(worker__concurrency=4, worker__async_concurrency=4)
+    held = world.publish(world.jobs.effect, [Task(name=f"held-{n}", gate=gate) for n in range(4)])
+    held += world.publish(world.jobs.asynchronous, [Task(name=f"async-{n}", gate=gate) for n in range(4)])
+    world.wait("its hands are full", lambda: len(world.executions()) == len(held))
+    behind = world.publish(world.jobs.effect, [Task(name=f"behind-{n}") for n in range(30)])
+    return worker, held, behind
+
+
+def test_sigterm_lets_running_jobs_finish_and_starts_no_others(world: World) -> None:
+    worker, held, behind = _hold(world)
+    worker.terminate()
+    world.wait("it drains", lambda: worker.said("draining"))
+    world.open("go")
+    assert worker.wait() == 0
+    assert_runs(world, held)
+    assert_one_effect_each(world, held[:4])
+    started = {run.job_id for run in world.executions()}
+    assert {job.job_id for job in behind}.isdisjoint(started)
+    assert world.lag() == len(behind)  # what it finished is committed, and only that
+    world.start_worker()
+    world.wait_ended()
+    world.wait_committed()
+    assert_runs(world, held + behind)
+    assert_nothing_lost(world)
+    assert_one_effect_each(world)
+    assert_clean_end(world)
+
+
+def test_a_second_sigterm_leaves_at_once_and_another_worker_does_the_rest_in_the_same_attempt(
+    world: World,
+) -> None:
+    worker, held, behind = _hold(world)
+    asked = time.monotonic()
+    worker.terminate()
+    world.wait("it drains", lambda: worker.said("draining"))
+    worker.terminate()
+    assert worker.wait() == 0
+    assert time.monotonic() - asked < SLACK
+    _assert_done_by_another(world, held, behind)
+
+
+def test_handlers_that_outlast_the_drain_timeout_are_left_behind_and_done_by_another(world: World) -> None:
+    world.settings["worker.drain_timeout"] = 1
+    worker, held, behind = _hold(world)
+    asked = time.monotonic()
+    assert worker.stop() == 0
+    assert 1 <= time.monotonic() - asked < 1 + SLACK
+    _assert_done_by_another(world, held, behind)
+
+
+def _assert_done_by_another(world: World, held: list[Acked], behind: list[Acked]) -> None:
+    world.open("go")
+    rescuer = world.start_worker()
+    world.wait_ended()
+    world.wait_committed()
+    assert_runs(world, held, attempts=[1, 1])
+    assert_runs(world, behind)
+    assert {run.job_id for run in world.executions(pid=rescuer.pid)} == {j.job_id for j in held + behind}
+    assert_nothing_lost(world)
+    assert_one_effect_each(world)
+    assert_clean_end(world)

@@ -1,0 +1,90 @@
+"""Job types for whole-system tests: the payload says what the handler does."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+from pipeline import Backoff, JobType, Pipeline
+
+__all__ = ["ASYNC", "EFFECT", "PLAIN", "Jobs", "Policy", "Task", "declare", "write_schemas"]
+
+EFFECT = "work.effect"  # a plain function; writes a row through ctx.transaction()
+PLAIN = "work.plain"  # a plain function that leaves nothing but its entry in the ledger
+ASYNC = "work.async"  # the same as a coroutine
+
+
+class Task(BaseModel):
+    """What a run does, in this order: take `seconds`, wait for `gate`, fail, die, have its effect.
+
+    `gate` names a file: the run goes on when it, or `<gate>-<token>`, exists. The first `fails` attempts fail; with -1
+    all do until a file named `fixed` exists. `dies` says where the first run kills its process: `before` the effect,
+    `inside` its transaction, or `after` that has committed.
+    """
+
+    name: str
+    seconds: float = 0.0
+    gate: str = ""
+    fails: int = 0
+    dies: str = ""
+
+
+_SCHEMA = {
+    "type": "record",
+    "name": "Task",
+    "namespace": "tests.harness",
+    "fields": [
+        {"name": "name", "type": "string"},
+        {"name": "seconds", "type": "double", "default": 0.0},
+        {"name": "gate", "type": "string", "default": ""},
+        {"name": "fails", "type": "int", "default": 0},
+        {"name": "dies", "type": "string", "default": ""},
+    ],
+}
+
+
+def write_schemas(folder: Path) -> None:
+    for name in (EFFECT, PLAIN, ASYNC):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "v1.avsc").write_text(json.dumps(_SCHEMA))
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Retries and time limit of all job types. No jitter: delays are compared with the clock."""
+
+    max_attempts: int = 3
+    base: float = 1.0
+    multiplier: float = 2.0
+    timeout: float | None = None
+
+    def to_environment(self) -> dict[str, str]:
+        return {"HARNESS_POLICY": json.dumps(asdict(self))}
+
+    @classmethod
+    def from_environment(cls) -> Policy:
+        return cls(**json.loads(os.environ["HARNESS_POLICY"]))
+
+
+class Jobs(NamedTuple):
+    """An application and its job types."""
+
+    app: Pipeline
+    effect: JobType[Task]
+    plain: JobType[Task]
+    asynchronous: JobType[Task]
+
+
+def declare(policy: Policy) -> Jobs:
+    """The same job types for the driver and for the workers."""
+    app = Pipeline()
+    retry = Backoff(
+        max_attempts=policy.max_attempts, base=policy.base, multiplier=policy.multiplier, jitter=0.0
+    )
+    types = [app.job_type(name, Task, retry=retry, timeout=policy.timeout) for name in (EFFECT, PLAIN, ASYNC)]
+    return Jobs(app, *types)
