@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
-from pipeline.core.backoff import Random, RetryPolicy, choose_tier
+from pipeline.core.backoff import Backoff, Random, RetryPolicy, checked_delay, choose_tier
 from pipeline.core.job import EPOCH_LIMIT, Job
 from pipeline.core.outcome import (
+    MAX_MESSAGE,
     Cancelled,
     Crashed,
     Failed,
@@ -17,6 +19,8 @@ from pipeline.core.outcome import (
     Rejected,
     Snoozed,
     Succeeded,
+    describe_failure,
+    shorten,
 )
 from pipeline.core.state import JobState, Trigger
 
@@ -62,18 +66,39 @@ class LetGo(NamedTuple):
 Decision = Finish | RunLater | DeadLetter | LetGo
 
 MOST_CRASHES = 2  # deaths of its own after which a job is not run again
+_DEFAULT = Backoff()
 
 
 def decide(
-    job: Job, outcome: Outcome, policy: RetryPolicy, *, tiers: Sequence[float], now: float, rng: Random
+    job: Job,
+    outcome: Outcome,
+    policy: RetryPolicy,
+    *,
+    tiers: Sequence[float],
+    now: float,
+    rng: Random,
+    failing_since: float | None = None,
 ) -> Decision:
-    """What follows from a run that ended at `now` (epoch seconds). Every outcome has exactly one decision."""
+    """What follows from a run that ended at `now` (epoch seconds). Every outcome has exactly one decision.
+
+    `failing_since` is when the first attempt began that failed; None says that it is this one.
+    """
     if isinstance(outcome, Succeeded):
         return Finish(JobState.COMPLETED, (Trigger.SUCCESS,))
-    if isinstance(outcome, Failed):
-        return _after_failure(job, outcome, policy, tiers=tiers, now=now, rng=rng)
     if isinstance(outcome, Crashed):
-        return _after_crash(job, outcome, policy, tiers=tiers, now=now, rng=rng)
+        if outcome.crashes >= MOST_CRASHES:
+            return DeadLetter("poison", outcome.failure, (Trigger.ERROR, Trigger.REJECTED))
+        outcome = Failed(outcome.failure)
+    if isinstance(outcome, Failed):
+        return _after_failure(
+            job,
+            outcome,
+            policy,
+            tiers=tiers,
+            now=now,
+            rng=rng,
+            since=now if failing_since is None else failing_since,
+        )
     if isinstance(outcome, Rejected):
         return DeadLetter(outcome.reason, outcome.failure, (Trigger.ERROR, Trigger.REJECTED))
     if isinstance(outcome, Cancelled):
@@ -84,28 +109,56 @@ def decide(
 
 
 def _after_failure(
-    job: Job, outcome: Failed, policy: RetryPolicy, *, tiers: Sequence[float], now: float, rng: Random
+    job: Job,
+    outcome: Failed,
+    policy: RetryPolicy,
+    *,
+    tiers: Sequence[float],
+    now: float,
+    rng: Random,
+    since: float,
 ) -> Decision:
     if outcome.permanent:
         return DeadLetter("permanent", outcome.failure, (Trigger.ERROR, Trigger.REJECTED))
-    if job.attempt >= policy.max_attempts:
-        return DeadLetter(outcome.reason, outcome.failure, (Trigger.ERROR, Trigger.MAX_RETRIES_EXCEEDED))
-    delay = policy.delay(job.attempt, rng) if outcome.retry_after is None else outcome.retry_after
+    if job.attempt >= _number(policy, "max_attempts", _DEFAULT.max_attempts):
+        return _spent(outcome.reason, outcome.failure)
+    delay, failure = _delay(job, outcome, policy, rng)
+    if now + delay > since + _number(policy, "give_up_after", inf):
+        return _spent("give_up_after", failure)
     return RunLater(
         tier=choose_tier(delay, tiers),
         due_at=_readable(now + delay, now),
         attempt=job.attempt + 1,
-        failure=outcome.failure,
+        failure=failure,
         triggers=(Trigger.ERROR, Trigger.RETRY_SCHEDULED),
     )
 
 
-def _after_crash(
-    job: Job, outcome: Crashed, policy: RetryPolicy, *, tiers: Sequence[float], now: float, rng: Random
-) -> Decision:
-    if outcome.crashes >= MOST_CRASHES:
-        return DeadLetter("poison", outcome.failure, (Trigger.ERROR, Trigger.REJECTED))
-    return _after_failure(job, Failed(outcome.failure), policy, tiers=tiers, now=now, rng=rng)
+def _spent(reason: str, failure: Failure) -> DeadLetter:
+    return DeadLetter(reason, failure, (Trigger.ERROR, Trigger.MAX_RETRIES_EXCEEDED))
+
+
+def _number(policy: RetryPolicy, name: str, default: float) -> float:
+    """A value of a policy, which may be a user's own object: what it lacks has a default."""
+    try:
+        value = getattr(policy, name, None)
+    except Exception:  # noqa: BLE001 - a property that raises
+        value = None
+    return value if isinstance(value, int | float) else default
+
+
+def _delay(job: Job, outcome: Failed, policy: RetryPolicy, rng: Random) -> tuple[float, Failure]:
+    """Seconds to wait, and the failure of the attempt, which tells when the policy failed too."""
+    if outcome.retry_after is not None:
+        return outcome.retry_after, outcome.failure
+    try:
+        return checked_delay(policy.delay(job.attempt, rng)), outcome.failure
+    except Exception as error:  # noqa: BLE001 - a policy of a user's own may raise anything: the worker must outlive it
+        broken = describe_failure(error)
+        note = (
+            f"{outcome.failure.message} (and its retry policy failed: {broken.error_class}: {broken.message})"
+        )
+        return _DEFAULT.delay(job.attempt, rng), outcome.failure._replace(message=shorten(note, MAX_MESSAGE))
 
 
 def _after_snooze(job: Job, outcome: Snoozed, *, tiers: Sequence[float], now: float) -> Decision:

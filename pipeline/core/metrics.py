@@ -26,6 +26,7 @@ OTHER = "other"
 # Why a job died, as a label: any other reason is counted as `other`.
 DEAD_OUTCOMES = (
     "max_attempts",
+    "give_up_after",
     "permanent",
     "rejected",
     "malformed",
@@ -33,6 +34,7 @@ DEAD_OUTCOMES = (
     "unknown_schema",
     "unknown_job_type",
     "poison",
+    "too_large",
     OTHER,
 )
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)

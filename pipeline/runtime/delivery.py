@@ -24,7 +24,7 @@ class Delivery:
     `doubtful` says that a claim was asked for it whose answer never came: this worker may hold the job without knowing.
     `suspect` says that the job may kill the process it runs in, and `crashes` how often it was seen to.
     `key` is set for a job that runs in order: one job of a key at a time. `aside` says that it waits behind another one of
-    its key, or in place for its next attempt.
+    its key, or in place for its next attempt. `failing_since` is when the first attempt began that failed, 0 before.
     """
 
     __slots__ = (
@@ -34,6 +34,7 @@ class Delivery:
         "doubtful",
         "due_at",
         "epoch",
+        "failing_since",
         "handler",
         "job",
         "key",
@@ -61,6 +62,7 @@ class Delivery:
         self.crashes = 0
         self.key: OrderKey | None = None
         self.aside = False
+        self.failing_since = 0.0
 
     def next_attempt(self, attempt: int, due_at: float) -> Delivery:
         """The same record for another run. A new object: a handler that overran its time limit may still use this one."""
@@ -69,6 +71,7 @@ class Delivery:
         following.due_at = due_at
         following.suspect = self.suspect
         following.key = self.key
+        following.failing_since = self.failing_since
         return following
 
     def claim_request(self) -> ClaimRequest:

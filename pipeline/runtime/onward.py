@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pipeline.core import headers as h
 from pipeline.core.decision import DeadLetter, RunLater
-from pipeline.core.job import Job, Record
+from pipeline.core.job import EPOCH_LIMIT, Job, Record
 from pipeline.core.outcome import Failure, shorten
 from pipeline.core.ports import Outgoing
 from pipeline.runtime.delivery import Delivery
 
-__all__ = ["dead_letter", "replay_record", "retry_record"]
+__all__ = ["dead_letter", "failing_since", "replay_record", "retry_record"]
+
+STARTED = h.FIRST + "started"  # when the first attempt began that failed
 
 # A record must not grow with its hops: in headers only the first and the last error, and short ones.
 MESSAGE_BYTES = 1_000
@@ -25,7 +27,7 @@ def retry_record(delivery: Delivery, decision: RunLater, *, topic: str, group: s
         h.NOT_BEFORE: h.due_text(decision.due_at).encode(),
     }
     if decision.failure is not None:
-        changes.update(_errors(record, decision.failure, group=group, now=now))
+        changes.update(_errors(delivery, decision.failure, group=group, now=now))
     return Outgoing(topic, record.key, record.value, h.forward_headers(record, changes))
 
 
@@ -39,7 +41,7 @@ def dead_letter(delivery: Delivery, decision: DeadLetter, *, topic: str, group: 
         h.ID: job.job_id.encode(),
         h.HOP: b"%d" % job.hop,
         h.ATTEMPT: b"%d" % job.attempt,  # of a job that was retried in place the record knows only the first
-        **_errors(record, decision.failure, group=group, now=now),
+        **_errors(delivery, decision.failure, group=group, now=now),
     }
     return Outgoing(topic, record.key, record.value, h.forward_headers(record, changes))
 
@@ -57,8 +59,21 @@ def replay_record(letter: Record, job: Job, *, topic: str) -> Outgoing:
     return Outgoing(topic, letter.key, letter.value, headers)
 
 
-def _errors(record: Record, failure: Failure, *, group: str, now: float) -> dict[str, bytes | None]:
+def failing_since(record: Record) -> float:
+    """When the first attempt began that failed, as its record tells; 0 when it does not."""
+    for name, value in record.headers:
+        if name == STARTED:
+            try:
+                since = float(value or b"0")
+            except ValueError:
+                since = 0.0
+            return since if 0.0 <= since <= EPOCH_LIMIT else 0.0
+    return 0.0
+
+
+def _errors(delivery: Delivery, failure: Failure, *, group: str, now: float) -> dict[str, bytes | None]:
     """`pipeline-last-*` now, and `pipeline-first-*` when the record has none yet."""
+    record = delivery.record
     facts = {
         "topic": record.topic,
         "partition": str(record.partition),
@@ -73,4 +88,5 @@ def _errors(record: Record, failure: Failure, *, group: str, now: float) -> dict
     values: dict[str, bytes | None] = {h.LAST + name: value.encode() for name, value in facts.items()}
     if not any(name.startswith(h.FIRST) for name, _ in record.headers):
         values.update({h.FIRST + name: value.encode() for name, value in facts.items()})
+        values[STARTED] = f"{delivery.failing_since or now:.3f}".encode()
     return values

@@ -15,14 +15,14 @@ from pipeline.core.clock import Clock
 from pipeline.core.decision import DeadLetter, Decision, Finish, LetGo, RunLater, decide
 from pipeline.core.events import Move, moves_of_decision
 from pipeline.core.metrics import Metrics
-from pipeline.core.outcome import Crashed
+from pipeline.core.outcome import Crashed, Failed
 from pipeline.core.ports import JobProducer, JobStore, Outgoing
 from pipeline.core.state import JobState
 from pipeline.core.topics import TopicNames
 from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.events import EventSink
-from pipeline.runtime.onward import dead_letter, retry_record
+from pipeline.runtime.onward import dead_letter, failing_since, retry_record
 
 __all__ = ["Settler", "Unsettled"]
 
@@ -99,12 +99,22 @@ class Settler:
 
     def decide(self, run: Run) -> Unsettled:
         """Decide once what follows from a run; the decision stays the same however often settling is tried."""
-        job = run.delivery.job
+        delivery, job = run.delivery, run.delivery.job
         policy = self._policy_of(job.job_type) or _UNDECLARED
-        decision = decide(job, run.outcome, policy, tiers=self._tiers, now=run.finished_at, rng=self._rng)
+        if isinstance(run.outcome, Failed | Crashed) and not delivery.failing_since:
+            delivery.failing_since = failing_since(delivery.record) or run.started_at
+        decision = decide(
+            job,
+            run.outcome,
+            policy,
+            tiers=self._tiers,
+            now=run.finished_at,
+            rng=self._rng,
+            failing_since=delivery.failing_since or None,
+        )
         if isinstance(decision, RunLater) and job.job_type in self._in_order:
             decision = decision._replace(in_place=True)
-        return Unsettled(run, decision, self._next_record(run.delivery, decision))
+        return Unsettled(run, decision, self._next_record(delivery, decision))
 
     def _next_record(self, delivery: Delivery, decision: Decision) -> Outgoing | None:
         if isinstance(decision, RunLater) and not decision.in_place:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pipeline.core.outcome import Failed, Failure, Outcome, Succeeded, outcome_of
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.handlers import Context, Handler
+from pipeline.runtime.judging import judged
 
 __all__ = ["SUCCEEDED", "Executor", "OnRuns", "Pace", "outcome_after", "timed_out", "to_call"]
 
@@ -90,7 +91,8 @@ def outcome_after(delivery: Delivery, error: BaseException) -> Outcome:
             extra={"action": "raised_after_commit", "job_id": delivery.job.job_id},
         )
         return SUCCEEDED
-    return outcome_of(error, permanent=handler.job_type.permanent)
+    outcome = outcome_of(error, permanent=handler.job_type.permanent)
+    return judged(outcome, error, handler.job_type, delivery.job)
 
 
 def to_call(delivery: Delivery) -> tuple[Handler, BaseModel]:
@@ -101,8 +103,11 @@ def to_call(delivery: Delivery) -> tuple[Handler, BaseModel]:
     return handler, payload
 
 
-def timed_out(delivery: Delivery, seconds: float) -> Failed:
+def timed_out(delivery: Delivery, seconds: float) -> Outcome:
     message = (
         f"the handler of {delivery.job.job_type} did not end within its time limit (ran {seconds:.1f} s)"
     )
-    return Failed(Failure("TimeoutError", message))
+    outcome = Failed(Failure("TimeoutError", message))
+    if delivery.handler is None:
+        return outcome
+    return judged(outcome, TimeoutError(message), delivery.handler.job_type, delivery.job)
