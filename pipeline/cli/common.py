@@ -35,6 +35,12 @@ class Session:
             overrides[key] = value
         return load_settings(overrides, config_file=self._config_file)
 
+    @property
+    def flags(self) -> list[str]:
+        """What to give to another process of this command line, so that it has the same settings."""
+        config = ["--config", str(self._config_file)] if self._config_file else []
+        return config + [word for assignment in self._assignments for word in ("--set", assignment)]
+
     def log_to_stderr(self) -> None:
         setup_logging(self.settings.log.level, self.settings.log.format)
 

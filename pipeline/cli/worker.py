@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import click
 
 from pipeline.app import Pipeline
 from pipeline.cli.common import Session, pass_session
-from pipeline.errors import ConfigError
-from pipeline.runtime.lifecycle import stop_on_signals
+from pipeline.cli.members import run_members
+from pipeline.errors import ConfigError, SchemaError
+from pipeline.runtime.lifecycle import drain_with_parent, stop_on_signals
+from pipeline.runtime.supervisor import HOPELESS
 from pipeline.runtime.worker import Worker
 from pipeline.web.health import Check, HealthServer
 
@@ -24,13 +26,33 @@ log = logging.getLogger("pipeline.worker")
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
 @click.option("--queue", help="The queue to work on; needed when the settings have several.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=1,
+    metavar="N",
+    help="Run N of them, and replace one that dies. Ports count up from worker.http_port.",
+)
+@click.option("--member", is_flag=True, hidden=True, help="One of several, started by their supervisor.")
 @pass_session
-def command(session: Session, target: str, queue: str | None) -> None:
+def command(session: Session, target: str, queue: str | None, *, processes: int, member: bool) -> None:
     """Run a worker with the handlers of MODULE:APP until SIGTERM or Ctrl-C (twice: at once).
 
     Start more of them, here or elsewhere, to share the work. Exit code 0 after a stop, 1 after a failure.
     """
     session.log_to_stderr()
+    if processes > 1:
+        sys.exit(run_members(session, target, queue, processes=processes))
+    try:
+        sys.exit(_run(session, target, queue, member=member))
+    except (ConfigError, SchemaError) as error:
+        if not member:
+            raise
+        log.critical("%s", error, extra={"action": "failed"})
+        sys.exit(HOPELESS)
+
+
+def _run(session: Session, target: str, queue: str | None, *, member: bool) -> int:
     app = session.app(target)
     if not list(app.registry.handlers()):
         raise ConfigError(
@@ -38,9 +60,12 @@ def command(session: Session, target: str, queue: str | None) -> None:
         )
     metrics = app.metrics()
     worker = app.worker(queue=queue, metrics=metrics, target=target)
-    with _health(app, worker, metrics.exposition), stop_on_signals(worker.stop):
-        code = worker.run()
-    sys.exit(code)
+    with (
+        _health(app, worker, metrics.exposition),
+        stop_on_signals(worker.stop),
+        drain_with_parent(worker.drain) if member else nullcontext(),
+    ):
+        return worker.run()
 
 
 @contextmanager

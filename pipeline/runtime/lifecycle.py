@@ -1,13 +1,18 @@
-"""Signals of a worker process: the first asks it to drain, the second to leave at once."""
+"""When a worker process shall end: signals (the first asks it to drain, the second to leave at once), and its supervisor's end."""
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["stop_on_signals"]
+__all__ = ["drain_with_parent", "stop_on_signals"]
+
+_LOOK_EVERY = 0.5
 
 
 @contextmanager
@@ -26,3 +31,30 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def drain_with_parent(drain: Callable[[], None]) -> Iterator[None]:
+    """Call `drain`, from a thread, once stdin has ended (a pipe that the supervisor holds open) or the parent has died.
+
+    The pipe alone is not enough: a process that the dead parent had forked may hold it open, too. Stdin is empty from here
+    on, so that no handler and no child process can take the pipe's end away.
+    """
+    parent = os.getppid()
+    pipe = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    ended = threading.Event()
+
+    def watch() -> None:
+        while os.getppid() == parent and not select.select([pipe], [], [], _LOOK_EVERY)[0]:
+            if ended.is_set():
+                return
+        drain()
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()

@@ -108,6 +108,10 @@ class Worker:
     def worker_id(self) -> str:
         return self._settings.worker_id
 
+    def drain(self) -> None:
+        """Drain and leave; harmless when repeated."""
+        self._stopping.set()
+
     def stop(self) -> None:
         """Drain and leave. Called again: at once, handing back what still runs."""
         if self._stopping.is_set():
