@@ -93,13 +93,14 @@ class Succeeded(NamedTuple):
 class Failed(NamedTuple):
     """The attempt failed. `retry_after` overrides the policy's delay; `permanent` ends the job at once.
 
-    `reason` names the dead letter when the attempts are spent.
+    `reason` names the dead letter when the attempts are spent. `counts` says whether the breaker of the job type minds.
     """
 
     failure: Failure
     retry_after: float | None = None
     permanent: bool = False
     reason: str = "max_attempts"
+    counts: bool = True
 
 
 class Crashed(NamedTuple):
