@@ -12,7 +12,8 @@ import click
 from pipeline.cli.common import Session, app_option, pass_session
 from pipeline.cli.dlq_show import letter_lines
 from pipeline.cli.text import clip, iso, one_line, table, when
-from pipeline.core.letters import BadReference, Letter, Position, Selection, parse_reference
+from pipeline.core.letters import Letter
+from pipeline.core.selection import BadReference, Position, Selection, parse_reference
 from pipeline.desk import desk, open_letter, replay_producer, replayer
 from pipeline.runtime.dlq_replay import Account, Remark
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from pipeline.cli.job import run_lines
 from pipeline.cli.text import clip, indented, one_line, printable, when
 from pipeline.core import headers as h
-from pipeline.core.letters import Letter, Trouble
+from pipeline.core.dialects import Trouble
+from pipeline.core.letters import Letter
 from pipeline.desk import OpenedLetter
 
 __all__ = ["letter_lines"]

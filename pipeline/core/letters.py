@@ -7,77 +7,38 @@ rule lets one run. `standing` only spares the records that would run in vain.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from pipeline.core import headers as h
 from pipeline.core.claims import Row
-from pipeline.core.job import EPOCH_LIMIT, Job, Record
+from pipeline.core.dialects import Dialect, Trouble, dialect_of, origin_of, trouble_of
+from pipeline.core.job import Job, Record, source_job_id
+from pipeline.core.selection import Position, Selection
 from pipeline.core.state import JobState
-from pipeline.errors import PipelineError
 
-__all__ = [
-    "BadReference",
-    "Letter",
-    "Position",
-    "Selection",
-    "Standing",
-    "Trouble",
-    "parse_reference",
-    "read_letter",
-    "standing",
-]
-
-_JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
-_POSITION = re.compile(r"(\d{1,9}):(\d{1,18})", re.ASCII)
-
-
-class BadReference(PipelineError):
-    """Text that names no letter. The message has the text and what is allowed."""
-
-
-class Position(NamedTuple):
-    """Where a letter lies in the DLQ topic of its queue."""
-
-    partition: int
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.partition}:{self.offset}"
-
-
-class Trouble(NamedTuple):
-    """An error on the way to the DLQ: what was raised, and the record that was being worked on.
-
-    Numbers that the letter does not tell are -1, times 0, texts empty.
-    """
-
-    error_class: str
-    message: str
-    stack: str
-    topic: str
-    partition: int
-    offset: int
-    timestamp: float
-    group: str
-    at: float
+__all__ = ["Letter", "Standing", "matches", "named_by", "read_letter", "standing"]
 
 
 class Letter(NamedTuple):
-    """A record of a DLQ topic. `problem` says why its headers cannot be trusted; it is empty when they can."""
+    """A record of a DLQ topic. `problem` says why it carries no job of ours; it is empty when it does.
+
+    `origin` is the topic that a letter of another's came from; it is empty for ours, whose main topic follows from its
+    queue. Such a letter without a job has an id that is made of the record it stands for.
+    """
 
     record: Record
     job: Job
     problem: str
     reason: str
     last: Trouble
+    dialect: Dialect = Dialect.PIPELINE
+    origin: str = ""
 
     @property
     def first(self) -> Trouble:
         """The first error that the job met; read on demand, as only people ask for it."""
-        return _trouble(dict(self.record.headers), h.FIRST)
+        return trouble_of(dict(self.record.headers), self.dialect, first=True)
 
     @property
     def position(self) -> Position:
@@ -88,88 +49,50 @@ class Letter(NamedTuple):
         """When the job died: what the worker wrote, else the record's own timestamp."""
         return self.last.at or self.record.timestamp
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the claim rule guards it: a job of ours comes with it, or a worker of ours wrote it."""
+        return self.dialect is Dialect.PIPELINE or not self.problem
+
 
 def read_letter(record: Record, *, queue: str) -> Letter:
     """Read a record of the DLQ topic of `queue`. Never raises."""
     job, problem = h.parse_job(record, queue=queue)
     headers = dict(record.headers)
-    return Letter(record, job, problem, _text(headers, h.REASON), _trouble(headers, h.LAST))
+    dialect = dialect_of(headers)
+    last = trouble_of(headers, dialect)
+    if dialect is Dialect.PIPELINE:
+        reason = (headers.get(h.REASON) or b"").decode("utf-8", "backslashreplace")
+        return Letter(record, job, problem, reason, last)
+    origin = origin_of(record.headers, dialect)
+    if problem and origin.topic and origin.offset >= 0:
+        job = job._replace(job_id=source_job_id(origin))
+    return Letter(record, job, problem, dialect.value, last, dialect, origin.topic)
 
 
-def _trouble(headers: dict[str, bytes | None], prefix: str) -> Trouble:
-    return Trouble(
-        error_class=_text(headers, f"{prefix}error-class"),
-        message=_text(headers, f"{prefix}error-message"),
-        stack=_text(headers, f"{prefix}error-stack"),
-        topic=_text(headers, f"{prefix}topic"),
-        partition=_number(headers, f"{prefix}partition"),
-        offset=_number(headers, f"{prefix}offset"),
-        timestamp=_time(headers, f"{prefix}timestamp"),
-        group=_text(headers, f"{prefix}group"),
-        at=_time(headers, f"{prefix}at"),
+def matches(selection: Selection, letter: Letter) -> bool:
+    """Whether the letter is meant; of its schema nothing is known here, so a selection by schema fits none."""
+    job, last = letter.job, letter.last
+    return (
+        (not selection.references or bool(named_by(selection, letter)))
+        and (not selection.job_types or job.job_type in selection.job_types)
+        and (not selection.tenants or job.tenant in selection.tenants)
+        and (not selection.reasons or letter.reason in selection.reasons)
+        and (not selection.errors or not selection.errors.isdisjoint(class_names(last.error_class)))
+        and not selection.schemas
+        and selection.since <= letter.dead_at < selection.until
+        and selection.search.lower() in last.message.lower()
     )
 
 
-def _text(headers: dict[str, bytes | None], name: str) -> str:
-    return (headers.get(name) or b"").decode("utf-8", "backslashreplace")
+def class_names(error_class: str) -> tuple[str, str]:
+    """A class with its module, and without."""
+    return error_class, error_class.rpartition(".")[2]
 
 
-def _number(headers: dict[str, bytes | None], name: str) -> int:
-    raw = headers.get(name) or b""
-    return int(raw) if raw.isdigit() and len(raw) <= 18 else -1
-
-
-def _time(headers: dict[str, bytes | None], name: str) -> float:
-    try:
-        value = float(headers.get(name) or b"0")
-    except ValueError:
-        return 0.0
-    return value if 0.0 <= value <= EPOCH_LIMIT else 0.0  # NaN is neither
-
-
-def parse_reference(text: str) -> str | Position:
-    """What names letters: a job id, or PARTITION:OFFSET. Raises `BadReference`."""
-    if _JOB_ID.fullmatch(text):
-        return text.lower()
-    found = _POSITION.fullmatch(text)
-    if found is None:
-        raise BadReference(
-            f"{text[:80]!r} names no letter; allowed: a job id (UUID), or PARTITION:OFFSET such as 3:17"
-        )
-    return Position(int(found[1]), int(found[2]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """Which letters are meant: those that fit every criterion given; an empty one fits all.
-
-    Within a criterion any value will do. `references` are job ids and positions.
-    """
-
-    references: frozenset[str | Position] = frozenset()
-    job_types: frozenset[str] = frozenset()
-    tenants: frozenset[str] = frozenset()
-    reasons: frozenset[str] = frozenset()
-    errors: frozenset[str] = frozenset()
-
-    def __bool__(self) -> bool:
-        """Whether there is any criterion."""
-        return bool(self.references or self.job_types or self.tenants or self.reasons or self.errors)
-
-    def matches(self, letter: Letter) -> bool:
-        """Whether the letter is meant. Errors are classes of the last error, with or without their module."""
-        job, error_class = letter.job, letter.last.error_class
-        return (
-            (not self.references or bool(self.named_by(letter)))
-            and (not self.job_types or job.job_type in self.job_types)
-            and (not self.tenants or job.tenant in self.tenants)
-            and (not self.reasons or letter.reason in self.reasons)
-            and (not self.errors or not self.errors.isdisjoint((error_class, error_class.rpartition(".")[2])))
-        )
-
-    def named_by(self, letter: Letter) -> frozenset[str | Position]:
-        """The references that name this letter."""
-        return self.references.intersection((letter.job.job_id, letter.position))
+def named_by(selection: Selection, letter: Letter) -> frozenset[str | Position]:
+    """The references that name this letter."""
+    return selection.references.intersection((letter.job.job_id, letter.position))
 
 
 class Standing(StrEnum):
@@ -184,15 +107,15 @@ class Standing(StrEnum):
     )
 
 
-def standing(letter: Letter, row: Row | None) -> Standing:
-    """Tell from the job's row in the store; a job that the store does not know (any more) is open."""
+def standing(hop: int, row: Row | None) -> Standing:
+    """What a job's row in the store says of a letter of that hop; a job that it does not know (any more) is open."""
     if row is None:
         return Standing.OPEN
     if row.state is JobState.COMPLETED:
         return Standing.COMPLETED
     if row.state is JobState.CANCELLED:
         return Standing.CANCELLED
-    if row.hop > letter.job.hop:
+    if row.hop > hop:
         return Standing.REPLAYED
-    settled = row.state is JobState.DEAD or row.hop < letter.job.hop
+    settled = row.state is JobState.DEAD or row.hop < hop
     return Standing.OPEN if settled else Standing.UNSETTLED

@@ -8,7 +8,8 @@ from contextlib import closing
 from typing import NamedTuple, Protocol
 
 from pipeline.core.job import Record
-from pipeline.core.letters import Letter, Position, Selection, read_letter
+from pipeline.core.letters import Letter, matches, read_letter
+from pipeline.core.selection import Position, Selection
 from pipeline.core.topics import TopicNames
 from pipeline.errors import ConfigError, PipelineError, UnknownQueue
 
@@ -55,7 +56,7 @@ class Desk:
             raise ConfigError(
                 f"in which queue is PARTITION:OFFSET? There are {len(queues)}: {', '.join(queues)}"
             )
-        return (letter for name in queues for letter in self._read(name) if selection.matches(letter))
+        return (letter for name in queues for letter in self._read(name) if matches(selection, letter))
 
     def newest(self, selection: Selection, *, limit: int, queue: str | None = None) -> Listing:
         """The last `limit` of the letters that are meant. Reads every letter, keeps no more than it gives."""

@@ -14,8 +14,9 @@ from typing import NamedTuple, Protocol
 
 from pipeline.core.claims import Row
 from pipeline.core.job import Job
-from pipeline.core.letters import Letter, Position, Selection, Standing, standing
+from pipeline.core.letters import Letter, Standing, named_by, standing
 from pipeline.core.ports import Delivered, JobProducer
+from pipeline.core.selection import Position, Selection
 from pipeline.core.topics import TopicNames
 from pipeline.errors import (
     BrokerUnavailable,
@@ -125,7 +126,7 @@ class Replayer:
         for batch in _batches(self._desk.letters(selection, queue=queue)):
             account.selected += len(batch)
             for letter in batch:
-                account.missing -= selection.named_by(letter)
+                account.missing -= named_by(selection, letter)
             due = self._open(_once(batch, seen, account), account)
             if due and not self._send(due, account, producer):
                 account.stopped = True
@@ -137,7 +138,7 @@ class Replayer:
         rows = self._rows([letter.job.job_id for letter in letters], account)
         due: list[Letter] = []
         for letter in letters:
-            found = standing(letter, rows.get(letter.job.job_id))
+            found = standing(letter.job.hop, rows.get(letter.job.job_id))
             if found is Standing.OPEN:
                 due.append(letter)
             else:

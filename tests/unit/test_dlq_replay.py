@@ -11,8 +11,9 @@ from pipeline.core.claims import ClaimRequest, Row, Settlement, Verdict
 from pipeline.core.clock import ManualClock
 from pipeline.core.headers import HeaderList, parse_job
 from pipeline.core.job import Record, Source
-from pipeline.core.letters import Position, Selection, Standing
+from pipeline.core.letters import Standing
 from pipeline.core.ports import Delivered, Outgoing, WorkerInfo
+from pipeline.core.selection import Position, Selection
 from pipeline.core.state import JobState
 from pipeline.core.topics import TopicNames
 from pipeline.errors import (

@@ -8,16 +8,9 @@ from hypothesis import strategies as st
 
 from pipeline.core.claims import ClaimRequest, Row, Verdict, judge
 from pipeline.core.job import Record, Source
-from pipeline.core.letters import (
-    BadReference,
-    Position,
-    Selection,
-    Standing,
-    parse_reference,
-    read_letter,
-    standing,
-)
+from pipeline.core.letters import Standing, matches, read_letter, standing
 from pipeline.core.outcome import Failure
+from pipeline.core.selection import BadReference, Position, Selection, parse_reference
 from pipeline.core.state import JobState
 from tests.unit.letter_examples import BOOM, DLQ, MAIN, NOW, dead_record, job_id, letter
 
@@ -100,7 +93,7 @@ def test_any_other_reference_is_refused_by_its_name(text: str) -> None:
 
 
 def test_an_empty_selection_fits_every_letter_and_says_that_it_is_empty() -> None:
-    assert Selection().matches(letter())
+    assert matches(Selection(), letter())
     assert not Selection()
 
 
@@ -122,20 +115,20 @@ def test_an_empty_selection_fits_every_letter_and_says_that_it_is_empty() -> Non
     ],
 )
 def test_a_letter_must_fit_every_criterion(selection: Selection, fits: bool) -> None:  # noqa: FBT001
-    assert selection.matches(letter(partition=3, offset=17)) is fits
+    assert matches(selection, letter(partition=3, offset=17)) is fits
     assert selection
 
 
 def test_errors_are_matched_with_and_without_their_module() -> None:
     read = letter(failure=Failure("shop.errors.CardDeclined", "no"))
-    assert Selection(errors=frozenset({"CardDeclined"})).matches(read)
-    assert Selection(errors=frozenset({"shop.errors.CardDeclined"})).matches(read)
-    assert not Selection(errors=frozenset({"errors.CardDeclined"})).matches(read)
+    assert matches(Selection(errors=frozenset({"CardDeclined"})), read)
+    assert matches(Selection(errors=frozenset({"shop.errors.CardDeclined"})), read)
+    assert not matches(Selection(errors=frozenset({"errors.CardDeclined"})), read)
 
 
 def test_a_letter_without_an_error_fits_no_error() -> None:
     bare = read_letter(Record(DLQ, 0, 5, None, None, [], NOW), queue="default")
-    assert not Selection(errors=frozenset({"ValueError"})).matches(bare)
+    assert not matches(Selection(errors=frozenset({"ValueError"})), bare)
 
 
 # --- standing
@@ -159,11 +152,11 @@ def test_a_letter_without_an_error_fits_no_error() -> None:
 def test_the_row_tells_what_became_of_a_letter_of_hop_2(
     state: JobState, hop: int, expected: Standing
 ) -> None:
-    assert standing(letter(hop=2), row(state, hop)) is expected
+    assert standing(2, row(state, hop)) is expected
 
 
 def test_a_job_that_the_store_does_not_know_is_open() -> None:
-    assert standing(letter(hop=2), None) is Standing.OPEN
+    assert standing(2, None) is Standing.OPEN
 
 
 @given(st.sampled_from(STORED), st.integers(0, 4), st.integers(0, 4), st.booleans())
@@ -176,7 +169,7 @@ def test_only_letters_whose_replay_would_be_a_duplicate_or_premature_are_left_ou
     stored = row(state, row_hop)
     replayed = ClaimRequest(job_id(1), "email.send", "acme", "default", 1, hop + 1, MAIN, 0, 99, NOW)
     verdict = judge(stored, replayed, worker="worker-2", owner_alive=alive)
-    found = standing(letter(hop=hop), stored)
+    found = standing(hop, stored)
     if verdict is Verdict.DUPLICATE:
         assert found is not Standing.OPEN
     if found in (Standing.COMPLETED, Standing.CANCELLED):

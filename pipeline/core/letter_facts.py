@@ -1,0 +1,135 @@
+"""What the index keeps of a letter: its facts, which follow from the record alone, and the states that it goes through.
+
+A worker that writes a letter and a reader of the DLQ topic come to the same facts, so that an index can be rebuilt.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from pipeline.core.dialects import Trouble
+from pipeline.core.letters import Letter
+from pipeline.core.outcome import shorten
+from pipeline.core.selection import Position
+
+__all__ = ["UNRESOLVED", "LetterFacts", "LetterState", "facts_of", "schema_ref", "schema_reference"]
+
+MAX_MESSAGE = 500
+MAX_TEXT = 260
+_INT = 2**31 - 1
+
+
+class LetterState(StrEnum):
+    """Where a letter is. Those of `UNRESOLVED` still wait for an operator."""
+
+    OPEN = "open"
+    REPLAYING = "replaying"  # a replay has it in hand
+    REPLAYED = "replayed"
+    PARKED = "parked"  # set aside: not replayed unless asked for
+    DISCARDED = "discarded"
+    COMPLETED = "completed"  # its job ended in another way
+    CANCELLED = "cancelled"
+    COPY = "copy"  # another letter of the same death was replayed
+    EXPIRED = "expired"  # its record has left the topic
+
+
+UNRESOLVED = frozenset({LetterState.OPEN, LetterState.REPLAYING, LetterState.PARKED, LetterState.EXPIRED})
+
+
+class LetterFacts(NamedTuple):
+    """`origin` is empty for letters of ours. `malformed` says that the record carries no job that could run.
+
+    Texts are bounded, and such that Postgres takes them; numbers that a letter does not tell are -1.
+    """
+
+    queue: str
+    partition: int
+    offset: int
+    job_id: str
+    job_type: str
+    tenant: str
+    priority: str
+    dialect: str
+    origin: str
+    malformed: bool
+    hop: int
+    attempt: int
+    replays: int
+    reason: str
+    error_class: str
+    message: str
+    schema: str
+    first_topic: str
+    first_partition: int
+    first_offset: int
+    last_topic: str
+    last_partition: int
+    last_offset: int
+    size: int
+    dead_at: float
+
+    @property
+    def position(self) -> Position:
+        return Position(self.partition, self.offset)
+
+
+def facts_of(letter: Letter) -> LetterFacts:
+    """Never raises."""
+    job, record, last = letter.job, letter.record, letter.last
+    return LetterFacts(
+        job.queue,
+        record.partition,
+        record.offset,
+        job.job_id,
+        _bounded(job.job_type),
+        _bounded(job.tenant),
+        _bounded(job.priority),
+        letter.dialect.value,
+        _bounded(letter.origin),
+        bool(letter.problem),
+        job.hop,
+        job.attempt,
+        job.replays,
+        _bounded(letter.reason),
+        _bounded(last.error_class),
+        _bounded(last.message, MAX_MESSAGE),
+        schema_reference(record.value or b"", job.schema_id),
+        *_place(letter.first),
+        *_place(last),
+        len(record.value or b""),
+        round(letter.dead_at, 3),
+    )
+
+
+def _place(trouble: Trouble) -> tuple[str, int, int]:
+    partition = trouble.partition if trouble.partition <= _INT else -1
+    return _bounded(trouble.topic), partition, min(trouble.offset, 2**63 - 1)
+
+
+def _bounded(text: str, limit: int = MAX_TEXT) -> str:
+    if len(text) <= limit and text.isascii() and text.isprintable():
+        return text
+    return shorten(text, limit)
+
+
+_PREFIXES = {0: ("id:", 5), 1: ("guid:", 17)}
+
+
+def schema_reference(value: bytes, schema_id: bytes = b"") -> str:
+    """How a payload names the schema it was written with: a fingerprint in hex, `id:7`, `guid:...`; empty if not at all."""
+    if not schema_id and value[:2] == b"\xc3\x01":
+        return value[2:10].hex() if len(value) >= 10 else ""
+    named = schema_id or value
+    kind, size = _PREFIXES.get(named[0] if named else -1, ("", 0))
+    if not size or len(named) < size:
+        return ""
+    return f"{kind}{int.from_bytes(named[1:5], 'big') if kind == 'id:' else named[1:17].hex()}"
+
+
+def schema_ref(reference: str) -> tuple[str, bytes]:
+    """The same as (kind, bytes): `fingerprint`, `id` or `guid`. Takes only what `schema_reference` gives."""
+    kind, colon, rest = reference.partition(":")
+    if not colon:
+        return "fingerprint", bytes.fromhex(reference)
+    return kind, int(rest).to_bytes(4, "big") if kind == "id" else bytes.fromhex(rest)
