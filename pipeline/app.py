@@ -91,6 +91,7 @@ class Pipeline:
         order: Order = "unordered",
         executor: ExecutorName | None = None,
         concurrency: int | None = None,
+        deduplicate: bool = True,
         upcasters: Mapping[int, Upcaster] | None = None,
     ) -> JobType[Payload]:
         """Declare a job type. See `JobType` for the arguments. Raises `ConfigError`."""
@@ -104,6 +105,7 @@ class Pipeline:
             order=order,
             executor=executor,
             concurrency=concurrency,
+            deduplicate=deduplicate,
             upcasters=upcasters or {},
         )
         self.registry.declare(declared)
@@ -114,6 +116,19 @@ class Pipeline:
 
         def register(function: Function) -> Function:
             self.registry.handle(job_type, function)
+            return function
+
+        return register
+
+    def batch_handler(self, job_type: JobType[Any], *, size: int) -> Callable[[Function], Function]:
+        """Register a plain function that is called with a list of up to `size` payloads (and a list of contexts).
+
+        It returns None when all jobs succeeded, or for each of them None, an exception or a signal such as `Retry(after=5)`.
+        When it raises, each job of the batch has failed with that error. Time limits are for the batch.
+        """
+
+        def register(function: Function) -> Function:
+            self.registry.handle_batches(job_type, function, size=size)
             return function
 
         return register

@@ -33,7 +33,9 @@ class JobType(Generic[Payload]):
     what a payload of that version says, and returns what the next version says, where Avro's own rules cannot tell.
     `executor` says where its handler runs: in a `thread`, in the `async` loop or in a `process` of its own; by default a
     plain function in a thread, a coroutine function in the loop. At most `concurrency` of its jobs run at the same time in
-    one worker process; None for as many as there are slots. Raises `ConfigError` on values that make no sense.
+    one worker process; None for as many as there are slots. Without `deduplicate` the store is not asked: the fastest way,
+    for jobs that may as well run twice; such jobs have no row, no story, no `ctx.transaction()`, and no order by key.
+    Raises `ConfigError` on values that make no sense.
     """
 
     name: str
@@ -45,6 +47,7 @@ class JobType(Generic[Payload]):
     order: Order = "unordered"
     executor: ExecutorName | None = None
     concurrency: int | None = None
+    deduplicate: bool = True
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -68,4 +71,9 @@ class JobType(Generic[Payload]):
         if self.concurrency is not None and self.concurrency < 1:
             raise ConfigError(
                 f"concurrency of job type {self.name!r} is {self.concurrency}; allowed: 1 or more, or None"
+            )
+        if not self.deduplicate and self.order == "key":
+            raise ConfigError(
+                f"deduplicate of job type {self.name!r} is False; allowed with order 'key': True, "
+                "since the store remembers whose turn it is"
             )

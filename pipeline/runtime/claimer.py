@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from pipeline.core.claims import Claim, Verdict
 from pipeline.core.clock import Clock
 from pipeline.core.events import Move, moves_of_claim, moves_of_repeat
+from pipeline.core.job import Job
 from pipeline.core.metrics import Metrics
 from pipeline.core.ports import Codec, JobStore
+from pipeline.core.state import JobState
 from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.events import EventSink
@@ -59,11 +61,14 @@ class Claimer:
         self._held_recheck = held_recheck
         self._isolate = isolate
         self._on_runs = on_runs
+        self._free = frozenset(
+            handler.job_type.name for handler in registry.handlers() if not handler.job_type.deduplicate
+        )
 
     def claim(self, taken: Sequence[Delivery]) -> list[Delivery]:
         """Give the deliveries that this worker shall run now, payload decoded. Raises `StoreUnavailable`."""
         try:
-            claims = self._store.claim(self._worker_id, [d.claim_request() for d in taken])
+            claims = self._ask(taken)
         except BaseException:
             self._buffer.put_back(taken)
             raise
@@ -98,6 +103,15 @@ class Claimer:
         self._put_away(duplicates, held, now)
         self._count(granted, now)
         return self._decode(granted, now)
+
+    def _ask(self, taken: Sequence[Delivery]) -> Sequence[Claim]:
+        """The store's answers; jobs of types that do not suppress duplicates are granted without it."""
+        free = self._free
+        if not free:
+            return self._store.claim(self._worker_id, [d.claim_request() for d in taken])
+        asked = [d.claim_request() for d in taken if d.job.job_type not in free]
+        answers = iter(self._store.claim(self._worker_id, asked) if asked else ())
+        return [_granted_freely(d.job) if d.job.job_type in free else next(answers) for d in taken]
 
     def _put_away(self, duplicates: list[Delivery], held: list[Delivery], now: float) -> None:
         if duplicates:
@@ -147,6 +161,13 @@ class Claimer:
                 "token": claim.token,
             },
         )
+
+
+def _granted_freely(job: Job) -> Claim:
+    """A grant that is nowhere written down: it has no token, and what the job was before is told by its record."""
+    if job.not_before:
+        return Claim(Verdict.CLAIMED, 0, JobState.RETRYING)
+    return Claim(Verdict.CLAIMED, 0, JobState.DEAD if job.replays else None)
 
 
 def _opened_in_child(delivery: Delivery) -> bool:

@@ -28,18 +28,19 @@ class Contexts:
         self._clock = clock
 
     def of(self, delivery: Delivery) -> Context:
-        started_at = self._clock.time()
         # Taken now: a handler that overran its time limit must not complete a later run of its job by that one's token.
         job, token = delivery.job, delivery.token
-
-        @contextmanager
-        def begin() -> Iterator[Any]:
-            completion = partial(self._completion, job, token, started_at=started_at)
-            with self._effects.transaction(self._worker_id, completion) as transaction:
-                yield transaction
-            delivery.committed = True
-
+        if not token:
+            return Context(job, 0, None, self._alive)
+        begin = partial(self._begin, delivery, job, token, self._clock.time())
         return Context(job, token, begin, self._alive)
+
+    @contextmanager
+    def _begin(self, delivery: Delivery, job: Job, token: int, started_at: float) -> Iterator[Any]:
+        completion = partial(self._completion, job, token, started_at=started_at)
+        with self._effects.transaction(self._worker_id, completion) as transaction:
+            yield transaction
+        delivery.committed = True
 
     def _completion(self, job: Job, token: int, *, started_at: float) -> Settlement:
         return Settlement(

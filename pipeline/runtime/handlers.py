@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
@@ -16,24 +16,34 @@ from pipeline.errors import ConfigError, UnknownJobType
 
 __all__ = ["ASYNC", "PROCESS", "SUSPECT", "THREAD", "Context", "Handler", "Registry"]
 
+MOST_IN_BATCH = 10_000
 THREAD = "thread"
 ASYNC = "async"
 PROCESS = "process"
 SUSPECT = "suspect"  # no job type's own: for jobs that may kill the process they run in
 
 
-@dataclass(frozen=True)
 class Context:
-    """What a handler may know of its job beside the payload.
+    """What a handler may know of its job beside the payload. Nothing in it changes.
 
     `fencing_token` rises with each claim of the job: a write that carries it, and refuses a lower one than it has seen,
-    cannot be undone by a late worker.
+    cannot be undone by a late worker. It is 0 for a job type that does not suppress duplicates.
     """
 
-    job: Job
-    fencing_token: int
-    _begin: Callable[[], AbstractContextManager[Any]] | None = None
-    _alive: Callable[[], bool] | None = None
+    # Made for each run: a frozen dataclass takes four times as long.
+    __slots__ = ("_alive", "_begin", "fencing_token", "job")
+
+    def __init__(
+        self,
+        job: Job,
+        fencing_token: int,
+        begin: Callable[[], AbstractContextManager[Any]] | None = None,
+        alive: Callable[[], bool] | None = None,
+    ) -> None:
+        self.job = job
+        self.fencing_token = fencing_token
+        self._begin = begin
+        self._alive = alive
 
     @property
     def job_id(self) -> str:
@@ -62,17 +72,29 @@ class Context:
         pass, neither costs the job an attempt.
         """
         if self._begin is None:
-            raise ConfigError("ctx.transaction() needs a worker with a Postgres store")
+            raise ConfigError(
+                f"ctx.transaction() of job type {self.job.job_type!r} needs a worker with a Postgres store, "
+                "and a job type that suppresses duplicates"
+            )
         return self._begin()
+
+
+CallBatch: TypeAlias = Callable[[Sequence[BaseModel], Sequence[Context]], Sequence[BaseException | None]]
 
 
 @dataclass(frozen=True)
 class Handler:
-    """A handler as registered: `call` takes the payload and the context, whatever the function itself takes."""
+    """A handler as registered: `call` takes the payload and the context, whatever the function itself takes.
+
+    One that takes batches has `call_batch` as well, for up to `batch_size` jobs: it gives an error or a signal for each
+    job, None for those that succeeded.
+    """
 
     job_type: JobType[Any]
     lane: str
     call: Callable[[BaseModel, Context], Any]
+    call_batch: CallBatch | None = None
+    batch_size: int = 1
 
 
 class Registry:
@@ -93,6 +115,27 @@ class Registry:
 
     def handle(self, job_type: JobType[Any], function: Callable[..., Any]) -> None:
         """Raises `ConfigError` when the type has a handler, or the function cannot be called as one."""
+        self._check_free(job_type)
+        name = job_type.name
+        self._handlers[name] = Handler(job_type, _lane(job_type, function), _with_context(name, function))
+
+    def handle_batches(self, job_type: JobType[Any], function: Callable[..., Any], *, size: int) -> None:
+        """The same for a function that takes up to `size` jobs at a time, in a thread."""
+        self._check_free(job_type)
+        if not 1 <= size <= MOST_IN_BATCH:
+            raise ConfigError(
+                f"batch size of job type {job_type.name!r} is {size}; allowed: 1 to {MOST_IN_BATCH}"
+            )
+        if _lane(job_type, function) != THREAD:
+            raise ConfigError(
+                f"handler of batches of job type {job_type.name!r} must be a plain function that runs in a thread"
+            )
+        call_batch = batch_call(job_type.name, _with_context(job_type.name, function))
+        self._handlers[job_type.name] = Handler(
+            job_type, THREAD, single_call(call_batch), call_batch=call_batch, batch_size=size
+        )
+
+    def _check_free(self, job_type: JobType[Any]) -> None:
         name = job_type.name
         if self._types.get(name) is not job_type:
             raise UnknownJobType(
@@ -100,7 +143,6 @@ class Registry:
             )
         if name in self._handlers:
             raise ConfigError(f"job type {name!r} has a handler already")
-        self._handlers[name] = Handler(job_type, _lane(job_type, function), _with_context(name, function))
 
     def job_type(self, name: str) -> JobType[Any]:
         """Raises `UnknownJobType`."""
@@ -120,6 +162,37 @@ class Registry:
 
     def _names(self) -> str:
         return ", ".join(sorted(self._types)) or "none"
+
+
+def batch_call(name: str, function: Callable[..., Any]) -> CallBatch:
+    """Call a handler of batches and check what it gives: nothing (all succeeded), or an outcome for each job."""
+
+    def call(payloads: Sequence[BaseModel], contexts: Sequence[Context]) -> Sequence[BaseException | None]:
+        given = function(payloads, contexts)
+        if given is None:
+            return [None] * len(payloads)
+        outcomes = list(given)
+        if len(outcomes) != len(payloads) or not all(
+            outcome is None or isinstance(outcome, BaseException) for outcome in outcomes
+        ):
+            raise TypeError(
+                f"handler of batches of job type {name!r} was given {len(payloads)} jobs; allowed to return: None, or for "
+                "each of them None, an exception or a signal"
+            )
+        return outcomes
+
+    return call
+
+
+def single_call(call_batch: CallBatch) -> Callable[[BaseModel, Context], None]:
+    """A batch of one: for a job that is run alone."""
+
+    def call(payload: BaseModel, context: Context) -> None:
+        outcome = call_batch([payload], [context])[0]
+        if outcome is not None:
+            raise outcome
+
+    return call
 
 
 def _lane(job_type: JobType[Any], function: Callable[..., Any]) -> str:

@@ -29,6 +29,7 @@ __all__ = ["Settler", "Unsettled"]
 log = logging.getLogger("pipeline.settle")
 
 _UNDECLARED = Backoff()
+_FREELY = Settled(True, 0)
 
 
 class Unsettled:
@@ -134,10 +135,19 @@ class Settler:
             if not isinstance(item.decision, LetGo)
         ]
         if writes:
-            results = self._store.settle(self._worker_id, [write for _, write in writes])
+            results = self._write([write for _, write in writes])
             self._finish([item for item, _ in writes], results)
         self._let_go([item for item in ready if isinstance(item.decision, LetGo)])
         return stuck
+
+    def _write(self, settlements: Sequence[Settlement]) -> Sequence[Settled]:
+        """Move the states. A run without a token has none: its job was granted without the store."""
+        claimed = [settlement for settlement in settlements if settlement.token]
+        answers = self._store.settle(self._worker_id, claimed) if claimed else []
+        if len(claimed) == len(settlements):
+            return answers
+        left = iter(answers)
+        return [next(left) if settlement.token else _FREELY for settlement in settlements]
 
     def _publish_next(self, batch: Sequence[Unsettled]) -> tuple[list[Unsettled], list[Unsettled]]:
         due = [(item, item.next_record) for item in batch if item.next_record is not None]

@@ -26,12 +26,15 @@ log = logging.getLogger("pipeline.executor")
 
 
 class _Slot:
-    """A thread of the pool: what it runs and since when; `overdue` once that was settled without it."""
+    """A thread of the pool: what it runs (nothing, a job, or a batch) and since when.
 
-    __slots__ = ("delivery", "overdue", "since")
+    It is `overdue` once that was settled without it.
+    """
+
+    __slots__ = ("overdue", "running", "since")
 
     def __init__(self) -> None:
-        self.delivery: Delivery | None = None
+        self.running: list[Delivery] = []
         self.since = 0.0
         self.overdue = False
 
@@ -96,35 +99,51 @@ class ThreadExecutor:
                     self._idle += 1
                     self._work.wait()
                     self._idle -= 1
-                delivery = self._queue.popleft()
+                slot.running = self._next()
                 slot.since = self._clock.time()
-                slot.delivery = delivery
-            self._run(slot, delivery)
+            self._run(slot, slot.running)
 
-    def _run(self, slot: _Slot, delivery: Delivery) -> None:
+    def _next(self) -> list[Delivery]:
+        """The first job, with those behind it that its handler takes along."""
+        queue = self._queue
+        first = queue.popleft()
+        handler = first.handler
+        batch = [first]
+        if handler is not None and handler.batch_size > 1:
+            while queue and len(batch) < handler.batch_size and queue[0].handler is handler:
+                batch.append(queue.popleft())
+        return batch
+
+    def _run(self, slot: _Slot, batch: list[Delivery]) -> None:
         started = slot.since
-        outcome = self._call(delivery)
+        outcomes = self._call(batch)
         ended = self._clock.time()
         with self._work:
-            slot.delivery = None
+            slot.running = []
             overdue, slot.overdue = slot.overdue, False
             if overdue:
                 self._written_off -= 1
             else:
-                self._outstanding -= 1
-                self._pace.ran(ended - started)
+                self._outstanding -= len(batch)
+                self._pace.ran((ended - started) / len(batch))
             room = self._pace.room(self._outstanding, lost=self._written_off) > 0
         if overdue:
             log.warning(
                 "handler returned after its time limit; its slot is back",
                 extra={
                     "action": "overdue_returned",
-                    "job_id": delivery.job.job_id,
+                    "job_id": batch[0].job.job_id,
+                    "jobs": len(batch),
                     "seconds": ended - started,
                 },
             )
         else:
-            self._on_runs([Run(delivery, outcome, started, ended)])
+            self._on_runs(
+                [
+                    Run(delivery, outcome, started, ended)
+                    for delivery, outcome in zip(batch, outcomes, strict=True)
+                ]
+            )
         if room:
             self._on_room()
 
@@ -132,34 +151,35 @@ class ThreadExecutor:
         now = self._clock.time()
         with self._work:
             late = [slot for slot in self._slots if self._late(slot, now)]
-            runs = [self._write_off(slot, now) for slot in late]
+            runs = [run for slot in late for run in self._write_off(slot, now)]
             self._wake()
         if runs:
             self._on_runs(runs)
 
     def _late(self, slot: _Slot, now: float) -> bool:
-        if slot.delivery is None or slot.overdue:
+        if not slot.running or slot.overdue:
             return False
-        handler = slot.delivery.handler
+        handler = slot.running[0].handler
         limit = handler.job_type.timeout if handler else None
         return limit is not None and now - slot.since > limit
 
-    def _write_off(self, slot: _Slot, now: float) -> Run:
-        delivery = slot.delivery
-        assert delivery is not None
+    def _write_off(self, slot: _Slot, now: float) -> list[Run]:
         slot.overdue = True
         self._written_off += 1
-        self._outstanding -= 1
+        self._outstanding -= len(slot.running)
+        first = slot.running[0].job
         log.error(
             "handler overran its time limit; its slot is lost until it returns",
             extra={
                 "action": "overdue",
-                "job_id": delivery.job.job_id,
-                "job_type": delivery.job.job_type,
+                "job_id": first.job_id,
+                "job_type": first.job_type,
+                "jobs": len(slot.running),
                 "slots_left": len(self._slots) - self._written_off,
             },
         )
-        return Run(delivery, timed_out(delivery, now - slot.since), slot.since, now)
+        seconds = now - slot.since
+        return [Run(delivery, timed_out(delivery, seconds), slot.since, now) for delivery in slot.running]
 
     def drop_unstarted(self) -> list[Delivery]:
         with self._work:
@@ -178,13 +198,20 @@ class ThreadExecutor:
     def abandon(self) -> int:
         """A thread cannot be stopped from outside. Those written off hold no job any more."""
         with self._work:
-            return sum(slot.delivery is not None and not slot.overdue for slot in self._slots)
+            return sum(len(slot.running) for slot in self._slots if not slot.overdue)
 
-    def _call(self, delivery: Delivery) -> Outcome:
+    def _call(self, batch: list[Delivery]) -> list[Outcome]:
         """Run a handler; whatever it raises becomes an outcome, nothing else escapes."""
-        handler, payload = to_call(delivery)
+        handler, payload = to_call(batch[0])
         try:
-            handler.call(payload, self._contexts(delivery))
+            if handler.call_batch is None:
+                handler.call(payload, self._contexts(batch[0]))
+                return [SUCCEEDED]
+            payloads = [to_call(delivery)[1] for delivery in batch]
+            errors = handler.call_batch(payloads, [self._contexts(delivery) for delivery in batch])
         except BaseException as error:  # noqa: BLE001 - SystemExit in a handler must not end a slot
-            return outcome_after(delivery, error)
-        return SUCCEEDED
+            return [outcome_after(delivery, error) for delivery in batch]
+        return [
+            SUCCEEDED if error is None else outcome_after(delivery, error)
+            for delivery, error in zip(batch, errors, strict=True)
+        ]
