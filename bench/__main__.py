@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import codec, drain
+from bench import codec, drain, store
 from bench.place import fresh_place
 from pipeline.embedded import start_servers
 
@@ -23,8 +23,16 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console()
     with start_servers(log=console.print) as servers:
-        with fresh_place(servers.bootstrap_servers, servers.postgres_dsn) as place:
-            figures = drain.run(place, jobs=arguments.jobs)
+        at = (servers.bootstrap_servers, servers.postgres_dsn)
+        figures: dict[str, float] = {}
+        with fresh_place(*at) as place:
+            figures |= drain.run(place, jobs=arguments.jobs)
+        for kind in ("async", "thread"):
+            with fresh_place(*at) as place:
+                figures |= drain.waiting(place, kind, jobs=arguments.jobs // 4)
+        with fresh_place(*at) as place:
+            figures |= drain.light(place)
+        figures |= store.run(servers.postgres_dsn)
         figures |= codec.run()
     table = Table("figure", "value")
     for name, value in figures.items():

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
 from confluent_kafka import Consumer, Message
 
-from bench.jobs import app, render, requests
-from pipeline import Context, load_settings
+from bench.jobs import app, plain_app, plain_render, render, requests
+from pipeline import load_settings
 from pipeline.demo.jobs import RenderInvoice
 
 BATCH = 1000
@@ -120,11 +121,16 @@ def _job_id(message: Message) -> str:
     return value.decode()
 
 
-def work(count: int, *, sleep_ms: float = 0, kind: str = "thread") -> dict[str, float]:
-    """One worker of ours, until it has handled `count` jobs."""
+def work(count: int, *, handler: str = "noop", store: bool = True, **settings: str) -> dict[str, float]:
+    """One worker of ours, until it has handled `count` jobs; peak memory in MB beside the figures of the meter."""
     meter = Meter(count)
-    app.handler(render)(_handlers(meter, sleep_ms / 1000)[kind])
-    worker = app.worker()
+    ours, job_type = (app, render) if store else (plain_app, plain_render)
+    ours.configure(load_settings(settings))
+    if handler == "batch":
+        ours.batch_handler(job_type, size=500)(_batch(meter))
+    else:
+        ours.handler(job_type)(_handlers(meter)[handler])
+    worker = ours.worker()
 
     def stop_when_done() -> None:
         meter.done.wait()
@@ -133,26 +139,73 @@ def work(count: int, *, sleep_ms: float = 0, kind: str = "thread") -> dict[str, 
     threading.Thread(target=stop_when_done, daemon=True).start()
     code = worker.run()
     assert code == 0, code
-    return meter.figures()
+    return {**meter.figures(), "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def _handlers(meter: Meter, seconds: float) -> dict[str, Callable[..., Any]]:
+def _batch(meter: Meter) -> Callable[..., None]:
     lock = threading.Lock()
 
-    def noop(_job: RenderInvoice, _ctx: Context) -> None:
-        if seconds:
-            time.sleep(seconds)
+    def noop(jobs: Sequence[RenderInvoice]) -> None:
+        with lock:
+            meter.add(len(jobs))
+
+    return noop
+
+
+def _handlers(meter: Meter) -> dict[str, Callable[..., Any]]:
+    lock = threading.Lock()
+
+    def noop(_job: RenderInvoice) -> None:
         with lock:
             meter.add(1)
 
-    async def wait(_job: RenderInvoice, _ctx: Context) -> None:
-        await asyncio.sleep(seconds)
+    def sleep(_job: RenderInvoice) -> None:
+        time.sleep(0.01)
+        with lock:
+            meter.add(1)
+
+    async def wait(_job: RenderInvoice) -> None:
+        await asyncio.sleep(0.01)
         meter.add(1)
 
-    return {"thread": noop, "async": wait}
+    return {"noop": noop, "thread_10ms": sleep, "async_10ms": wait}
 
 
-KINDS: dict[str, Callable[..., dict[str, float]]] = {"publish": publish, "bare": bare, "work": work}
+def light(seconds: float, *, per_s: float) -> dict[str, float]:
+    """A warm worker under a light load: from the call of `publish` to the start of the handler, in milliseconds."""
+    waits: list[float] = []
+
+    @app.handler(render)
+    def start(job: RenderInvoice) -> None:
+        waits.append((time.perf_counter_ns() - int(job.labels["at"])) / 1e6)
+
+    worker = app.worker()
+    total = int(seconds * per_s)
+
+    def publish_all() -> None:
+        with app.publisher() as publisher:
+            for number, request in enumerate(requests(total + 100)):
+                if number == 100:
+                    waits.clear()  # warm now
+                payload = request.payload.model_copy(update={"labels": {"at": str(time.perf_counter_ns())}})  # type: ignore[union-attr]
+                publisher.publish_async(render, payload, tenant=request.tenant)
+                time.sleep(1 / per_s)
+        while len(waits) < total:
+            time.sleep(0.01)
+        worker.stop()
+
+    threading.Thread(target=publish_all, daemon=True).start()
+    assert worker.run() == 0
+    ordered = sorted(waits)
+    return {"p50_ms": ordered[len(ordered) // 2], "p99_ms": ordered[int(len(ordered) * 0.99)]}
+
+
+KINDS: dict[str, Callable[..., dict[str, float]]] = {
+    "publish": publish,
+    "bare": bare,
+    "work": work,
+    "light": light,
+}
 
 if __name__ == "__main__":
     print(json.dumps(KINDS[sys.argv[1]](**json.loads(sys.argv[2]))))

@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from pipeline import JobRequest, Pipeline
 from pipeline.demo.jobs import Currency, RenderInvoice
 
-__all__ = ["TENANTS", "app", "requests"]
+__all__ = ["TENANTS", "app", "plain_app", "plain_render", "render", "requests"]
 
 TENANTS = 50
 app = Pipeline()
 render = app.job_type("invoice.render", RenderInvoice)
+plain_app = Pipeline()  # the same job without duplicate suppression
+plain_render = plain_app.job_type("invoice.render", RenderInvoice, deduplicate=False)
 
 
 def requests(count: int, *, first: int = 0) -> Iterator[JobRequest]:
