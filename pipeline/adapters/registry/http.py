@@ -70,7 +70,7 @@ class RegistryHttp:
         connection = self._connect()
         try:
             answer = self._exchange(connection, method, path, body, deadline=deadline)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise RegistryUnavailable(f"schema registry {self.url}: {_describe(error)}") from error
         finally:
             connection.close()
