@@ -35,14 +35,26 @@ def world(new_world: NewWorld) -> World:
 
 
 @pytest.fixture(scope="module")
-def own_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    """One that a test may stop, and must have started again when it ends."""
+def _postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres(tmp_path_factory.mktemp("postgres") / "data", temporary=True) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    """The same."""
+def _kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(tmp_path_factory.mktemp("kafka") / "data", temporary=True) as server:
         yield server
+
+
+@pytest.fixture
+def own_postgres(_postgres: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
+    """One that a test may stop."""
+    yield _postgres
+    _postgres.start()
+
+
+@pytest.fixture
+def own_kafka(_kafka: EmbeddedKafka) -> Iterator[EmbeddedKafka]:
+    """One that a test may stop."""
+    yield _kafka
+    _kafka.start()

@@ -32,7 +32,7 @@ def test_postgres_goes_away_and_comes_back(
     world = new_world(TestServers(servers.bootstrap_servers, own_postgres.dsn))
     workers = [world.start_worker() for _ in range(2)]
     with world.sampler() as sampler, PublishStream(world, world.jobs.effect, _short) as stream:
-        world.wait("work goes on", lambda: len(world.effects()) >= 30)
+        _wait_until_all_work(world)
         world.publish(world.jobs.asynchronous, [Task(name=f"async-{n}", seconds=1) for n in range(10)])
         getattr(own_postgres, how)()
         before = len(stream.acked)
@@ -47,6 +47,13 @@ def test_postgres_goes_away_and_comes_back(
     _assert_nobody_paid(world)
     assert_offsets_held(world, sampler.samples)
     assert_clean_end(world)
+
+
+def _wait_until_all_work(world: World) -> None:
+    def all_work() -> bool:
+        return all(len(world.executions(pid=worker.pid)) >= 15 for worker in world.workers)
+
+    world.wait("all work", all_work)
 
 
 def _wait_until_idle(world: World) -> None:
@@ -71,7 +78,7 @@ def test_kafka_goes_away_and_comes_back(
     )
     workers = [world.start_worker() for _ in range(2)]
     with world.sampler() as sampler, PublishStream(world, world.jobs.effect, _short) as stream:
-        world.wait("work goes on", lambda: len(world.effects()) >= 30)
+        _wait_until_all_work(world)
         getattr(own_kafka, how)()
         world.wait("a publish is refused", lambda: stream.failed)
         own_kafka.start()
