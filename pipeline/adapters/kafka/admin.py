@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, NamedTuple, TypeVar
@@ -29,7 +29,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
 
 from pipeline.adapters.kafka.config import Conf, construct
 from pipeline.adapters.kafka.failures import describe, unavailable
-from pipeline.adapters.kafka.metadata import missing_topics, partition_counts
+from pipeline.adapters.kafka.metadata import UNSETTLED, missing_topics, partition_counts
 from pipeline.core.offsets import Partition
 from pipeline.core.plan import TopicState
 from pipeline.core.topics import TopicSpec
@@ -49,15 +49,6 @@ _AWAY = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.BROKER_NOT_AVAILABLE,
-    }
-)
-# A topic that was just created, or whose leader moves: the same question is answered a moment later.
-_UNSETTLED = frozenset(
-    {
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.OFFSET_NOT_AVAILABLE,
     }
 )
 _COORDINATOR_MOVES = frozenset(
@@ -126,12 +117,15 @@ class KafkaAdmin:
             return
         for name, future in self._client.create_topics(wanted, request_timeout=self._timeout).items():
             self._result(future, f"topic {name} cannot be created", {KafkaError.TOPIC_ALREADY_EXISTS})
-        self._await_topics([topic.topic for topic in wanted], there=True)
+        names = [topic.topic for topic in wanted]
+        self._await(lambda: not self._missing(names), f"{names} created")
+        self.end_offsets(names)  # answered when each partition has a leader
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Let a topic have `total` partitions."""
         asked = self._client.create_partitions([NewPartitions(topic, total)], request_timeout=self._timeout)
         self._result(asked[topic], f"topic {topic} cannot have {total} partitions")
+        self._await(lambda: len(self._partitions([topic])) >= total, f"topic {topic} with {total} partitions")
 
     def set_config(self, topic: str, config: Mapping[str, str]) -> None:
         """Set these keys, and leave all others as they are."""
@@ -142,6 +136,10 @@ class KafkaAdmin:
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
         asked = self._client.incremental_alter_configs([resource], request_timeout=self._timeout)
         self._result(asked[resource], f"topic {topic} cannot be configured")
+        self._await(
+            lambda: config.items() <= self._configs([topic])[topic].items(),
+            f"topic {topic} with {dict(config)}",
+        )
 
     def delete(self, topics: Sequence[str]) -> None:
         """Delete topics with their records, and wait until they are gone. One that does not exist is left out."""
@@ -149,7 +147,7 @@ class KafkaAdmin:
             return
         for name, future in self._client.delete_topics(list(topics), request_timeout=self._timeout).items():
             self._result(future, f"topic {name} cannot be deleted", {KafkaError.UNKNOWN_TOPIC_OR_PART})
-        self._await_topics(topics, there=False)
+        self._await(lambda: self._missing(topics) == list(topics), f"{topics} deleted")
 
     def end_offsets(self, topics: Sequence[str]) -> dict[Partition, int]:
         """Where the next record of each partition will lie; open transactions and what follows them do not count.
@@ -202,7 +200,7 @@ class KafkaAdmin:
         while len(found) < len(partitions):
             wanted = [partition for partition in partitions if partition not in found]
             for partition, future in self._list_offsets(wanted, spec).items():
-                harmless = _UNSETTLED if time.monotonic() < deadline else ()
+                harmless = UNSETTLED if time.monotonic() < deadline else ()
                 info = self._result(future, f"the offsets of {partition} cannot be read", harmless)
                 if info is not None:
                     found[partition] = info.offset
@@ -266,16 +264,13 @@ class KafkaAdmin:
             return unavailable(self._bootstrap, self._timeout, error)
         return TopicsError(f"{what}: {describe(error)}")
 
-    def _await_topics(self, topics: Sequence[str], *, there: bool) -> None:
+    def _missing(self, topics: Sequence[str]) -> list[str]:
+        return missing_topics(self._client, topics, bootstrap=self._bootstrap, timeout=self._timeout)
+
+    def _await(self, condition: Callable[[], bool], what: str) -> None:
         """The controller has answered; the brokers follow a moment later."""
         deadline = time.monotonic() + self._timeout
-        while True:
-            missing = missing_topics(self._client, topics, bootstrap=self._bootstrap, timeout=self._timeout)
-            if (not missing) if there else len(missing) == len(topics):
-                return
+        while not condition():
             if time.monotonic() > deadline:
-                state = "appeared" if there else "gone"
-                raise BrokerUnavailable(
-                    f"the brokers took longer than {self._timeout:g} s; not all {state}: {topics}"
-                )
+                raise BrokerUnavailable(f"the brokers took longer than {self._timeout:g} s to follow: {what}")
             self._pause.wait(_STEP)

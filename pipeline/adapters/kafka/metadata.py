@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from pipeline.adapters.kafka.failures import describe, unavailable
 from pipeline.errors import ConfigError, TopicsMissing
 
-__all__ = ["missing_topics", "partition_counts", "require_topics"]
+__all__ = ["UNSETTLED", "missing_topics", "partition_counts", "require_topics", "watermarks"]
+
+# A topic that was just created, or whose leader moves: the same question is answered a moment later.
+UNSETTLED = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    }
+)
+_STEP = 0.05
 
 # Other errors, no leader above all, are of topics that exist.
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION})  # noqa: SLF001
@@ -52,3 +64,18 @@ def require_topics(client: _Client, topics: Iterable[str], *, bootstrap: str, ti
     missing = missing_topics(client, topics, bootstrap=bootstrap, timeout=timeout)
     if missing:
         raise TopicsMissing(f"topics missing: {', '.join(missing)}; `pipeline topics apply` creates them")
+
+
+def watermarks(
+    consumer: Consumer, partition: TopicPartition, *, bootstrap: str, timeout: float
+) -> tuple[int, int]:
+    """The first offset of a partition, and the one after its last. Raises `BrokerUnavailable`."""
+    deadline = time.monotonic() + timeout
+    pause = threading.Event()  # never set: waiting for it is a pause
+    while True:
+        try:
+            return consumer.get_watermark_offsets(partition, timeout=timeout)
+        except KafkaException as error:
+            if error.args[0].code() not in UNSETTLED or time.monotonic() > deadline:
+                raise unavailable(bootstrap, timeout, error) from None
+            pause.wait(_STEP)

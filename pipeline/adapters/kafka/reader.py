@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from pipeline.adapters.kafka.config import Conf, construct
-from pipeline.adapters.kafka.failures import ClientLog, unavailable
-from pipeline.adapters.kafka.metadata import partition_counts
+from pipeline.adapters.kafka.failures import ClientLog
+from pipeline.adapters.kafka.metadata import partition_counts, watermarks
 from pipeline.adapters.kafka.records import to_record
 from pipeline.core.job import Record
 from pipeline.errors import BrokerUnavailable, TopicsMissing
@@ -51,19 +51,15 @@ class KafkaReader:
         ends: dict[int, int] = {}
         assigned: list[TopicPartition] = []
         for number in range(counts[topic]):
-            first, end = self._bounds(consumer, TopicPartition(topic, number))
+            first, end = watermarks(
+                consumer, TopicPartition(topic, number), bootstrap=self._bootstrap, timeout=self._timeout
+            )
             position = max(first, start.get(number, first))
             if position < end:
                 ends[number] = end
                 assigned.append(TopicPartition(topic, number, position))
         consumer.assign(assigned)
         return ends
-
-    def _bounds(self, consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
-        try:
-            return consumer.get_watermark_offsets(partition, timeout=self._timeout)
-        except KafkaException as error:
-            raise unavailable(self._bootstrap, self._timeout, error) from None
 
     def _until(self, consumer: Consumer, ends: dict[int, int]) -> Iterator[Record]:
         heard = time.monotonic()
