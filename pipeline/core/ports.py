@@ -8,14 +8,18 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import BaseModel
 
+from pipeline.core.breaker import BreakerKey, Circuit, Step
 from pipeline.core.claims import Claim, ClaimRequest, Settled, Settlement
 from pipeline.core.headers import HeaderList
 from pipeline.core.job import Record, Source
 from pipeline.core.job_type import Upcaster
 from pipeline.core.offsets import Partition
+from pipeline.core.parked import ParkedRecord
 from pipeline.core.writer_schemas import WrittenSchema
 
 __all__ = [
+    "BreakerLook",
+    "BreakerStore",
     "Codec",
     "Delivered",
     "Effects",
@@ -23,6 +27,7 @@ __all__ = [
     "JobProducer",
     "JobStore",
     "Outgoing",
+    "Parking",
     "RebalanceListener",
     "WorkerInfo",
 ]
@@ -193,6 +198,48 @@ class Effects(Protocol):
         self, worker_id: str, completion: Callable[[], Settlement]
     ) -> AbstractContextManager[Any]:
         """See `Context.transaction`. `completion` is asked for when the block ends well."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class BreakerLook(NamedTuple):
+    """Circuits as they are at `now`, the store's clock (epoch seconds)."""
+
+    now: float
+    circuits: Mapping[BreakerKey, Circuit]
+
+
+class BreakerStore(Protocol):
+    """Circuits that all workers share. Safe to call from several threads. Each call may raise `StoreUnavailable`."""
+
+    def look(self) -> BreakerLook:
+        """Those that are open, count failures, or were changed in the last minute. The others are at rest."""
+        ...
+
+    def change(self, steps: Mapping[BreakerKey, Step]) -> BreakerLook:
+        """Take each of these a step further, all in one transaction, nobody in between; give them as they are then.
+
+        A step may be called more than once.
+        """
+        ...
+
+    def forget(self, older_than: float) -> int:
+        """Drop closed circuits that nobody has touched for so many seconds; give how many."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Parking(Protocol):
+    """Keeps records that are too large for the topic that they should go to. Calls may raise `StoreUnavailable`."""
+
+    def park(self, parked: ParkedRecord) -> None:
+        """Keep a record. Parked again, it is the same one."""
+        ...
+
+    def load(self, job_id: str, hop: int) -> ParkedRecord | None:
+        """The record of the job that died at that hop."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The statements of queries.sql, by name."""
+"""The statements of the .sql files beside this one, by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ _COMMENT = re.compile(r"--[^\n]*\n")
 
 
 def _load() -> dict[str, bytes]:
-    text = (files(__package__) / "queries.sql").read_text(encoding="utf-8")
+    found = sorted(entry.name for entry in files(__package__).iterdir() if entry.name.endswith(".sql"))
+    return {name: body for file in found for name, body in _statements(file).items()}
+
+
+def _statements(file: str) -> dict[str, bytes]:
+    text = (files(__package__) / file).read_text(encoding="utf-8")
     _, *parts = _NAME.split(text)
     # Comments stay here: they would be sent, parsed and logged each time.
     return {
