@@ -11,6 +11,7 @@ __all__ = ["ADVICE", "Finding"]
 ADVICE: Mapping[str, str] = {
     "unreadable": "repair the file; released versions stay as they were",
     "no-namespace": 'give the record a "namespace": a name without one clashes with those of others',
+    "bad-name": "use letters, digits and '_', and no digit at the start: other languages make identifiers of it",
     "shared-name": "give each job type a record name of its own: payloads of one could pass for those of the other",
     "enum-without-default": 'give the enum a "default", the symbol that readers take for those they do not know yet',
     "bad-default": "make the default a value of the field's type; in a union, of its first branch",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 from pipeline.adapters.avro import official
 from pipeline.adapters.avro.catalog import SchemaCatalog, SchemaVersion
@@ -24,6 +26,7 @@ from pipeline.errors import PayloadError, SchemaError
 __all__ = ["Checked", "check_folder", "check_pair", "job_types_in"]
 
 SAMPLES = 120
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass
@@ -92,23 +95,27 @@ def _on(version: SchemaVersion, rule: str, place: str, problem: str) -> Finding:
 def _alone(version: SchemaVersion) -> Iterator[Finding]:
     if "." not in version.fullname:
         yield _on(version, "no-namespace", "", f"the record {version.fullname} has no namespace")
-    for place, name in _bare_enums(version):
-        yield _on(version, "enum-without-default", place, f"the enum {name} has no default")
+    for place, node in _named_types(version):
+        if node["type"] == "enum" and "default" not in node:
+            yield _on(version, "enum-without-default", place, f"the enum {node['name']} has no default")
+        for name in node.get("symbols", ()) or [each["name"] for each in node.get("fields", ())]:
+            if not _NAME.fullmatch(name):
+                yield _on(version, "bad-name", place, f"{name!r} is no name in Avro")
     for place, problem in bad_defaults(version):
         yield _on(version, "bad-default", place, problem)
 
 
-def _bare_enums(schema: ParsedSchema) -> Iterator[tuple[str, str]]:
+def _named_types(schema: ParsedSchema) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every record, enum and fixed type, with the place where it comes first."""
     seen: set[str] = set()
 
-    def walk(node: Schema, path: str) -> Iterator[tuple[str, str]]:
+    def walk(node: Schema, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         node = resolve(node, schema.named)
-        name = str(node.get("name", "")) if isinstance(node, dict) else ""
-        if name and name in seen:
-            return
-        seen.add(name)
-        if isinstance(node, dict) and node["type"] == "enum" and "default" not in node:
-            yield path.lstrip("."), name
+        if isinstance(node, dict) and "name" in node:
+            if node["name"] in seen:
+                return
+            seen.add(node["name"])
+            yield path.lstrip("."), node
         for step, child in children(node):
             yield from walk(child, path + step)
 
