@@ -39,7 +39,6 @@ _PRODUCER: Mapping[str, str] = {
     "enable.idempotence": "true",
     "acks": "all",
     "partitioner": "murmur2_random",
-    "topic.metadata.propagation.max.ms": "5000",  # how long a missing topic may yet appear
 }
 _CONSUMER: Mapping[str, str] = {
     "enable.auto.commit": "false",
@@ -152,6 +151,8 @@ def producer_config(
         "linger.ms": f"{linger_ms:g}",
         "compression.type": compression,
         "delivery.timeout.ms": str(round(delivery_timeout * 1000)),
+        # How long a missing topic may yet appear: not until the time-out, which would not say what is wrong.
+        "topic.metadata.propagation.max.ms": str(min(5000, round(delivery_timeout * 500))),
     }
     return _merge(bootstrap, ours, extra, skip=_CONSUMER_ONLY)
 

@@ -43,8 +43,8 @@ def describe(error: KafkaError | KafkaException) -> str:
     return f"{inner.name()} ({inner.str()})"
 
 
-def delivery_error(error: KafkaError, topic: str) -> PipelineError:
-    """The error of one write. A `PublishUnknown` where the record may be in the log."""
+def delivery_error(error: KafkaError, topic: str, *, bootstrap: str) -> PipelineError:
+    """The error of one write to Kafka at `bootstrap`. A `PublishUnknown` where the record may be in the log."""
     code = error.code()
     if code in TOO_LARGE:
         return PayloadTooLarge(f"topic {topic} refuses the record as too large: {describe(error)}")
@@ -52,6 +52,10 @@ def delivery_error(error: KafkaError, topic: str) -> PipelineError:
         return PublishFailed(f"topic {topic} does not exist: `pipeline topics apply` creates it")
     if code in _NOT_WRITTEN:
         return PublishFailed(f"topic {topic} did not take the record: {describe(error)}")
+    if code == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001 - librdkafka's own codes are spelt so
+        return PublishUnknown(
+            f"no answer from Kafka at {bootstrap} in time: whether topic {topic} took the record is unknown"
+        )
     return PublishUnknown(f"whether topic {topic} took the record is unknown: {describe(error)}")
 
 

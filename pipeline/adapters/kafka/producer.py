@@ -212,7 +212,7 @@ class KafkaJobProducer:
                 try:
                     _produce(single, record, partial(self._reported_alone, record, on_delivery))
                 except KafkaException as error:
-                    self._end(on_delivery, Delivered(None, delivery_error(error.args[0], record.topic)))
+                    self._end(on_delivery, self._failed(error.args[0], record))
             self._poll(single, _POLL_SECONDS)
 
     def _reported(
@@ -223,7 +223,7 @@ class KafkaJobProducer:
         elif error.code() in TOO_LARGE:
             self._alone.append((record, on_delivery))
         else:
-            self._end(on_delivery, Delivered(None, delivery_error(error, record.topic)))
+            self._end(on_delivery, self._failed(error, record))
 
     def _reported_in(self, batch: _Batch, index: int, error: KafkaError | None, message: Message) -> None:
         """The same for `send_all`, at the price of one call."""
@@ -236,8 +236,11 @@ class KafkaJobProducer:
     def _reported_alone(
         self, record: Outgoing, on_delivery: OnDelivery | None, error: KafkaError | None, message: Message
     ) -> None:
-        delivered = _delivered(record, message)
-        self._end(on_delivery, Delivered(None, delivery_error(error, record.topic)) if error else delivered)
+        self._end(on_delivery, self._failed(error, record) if error else _delivered(record, message))
+
+    def _failed(self, error: KafkaError, record: Outgoing) -> Delivered:
+        bootstrap = self._config["bootstrap.servers"]
+        return Delivered(None, delivery_error(error, record.topic, bootstrap=bootstrap))
 
     def _end(self, on_delivery: OnDelivery | None, delivered: Delivered) -> None:
         try:
