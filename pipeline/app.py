@@ -9,7 +9,7 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -39,9 +39,10 @@ from pipeline.pools import ChildPools
 from pipeline.runtime.buffer import Buffer, Limits
 from pipeline.runtime.claimer import Claimer
 from pipeline.runtime.contexts import Contexts
-from pipeline.runtime.delivery import Delivery
+from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.executors import AsyncExecutor, Executor, ThreadExecutor
+from pipeline.runtime.executors.base import OnRuns
 from pipeline.runtime.handlers import ASYNC, PROCESS, SUSPECT, THREAD, Registry
 from pipeline.runtime.heartbeat import Heartbeat
 from pipeline.runtime.intake import Intake, IntakeSettings
@@ -298,9 +299,15 @@ class _WorkerBuilder:
         settings, results = self._settings, Results()
         codec = self._app.codec()
         lanes = (THREAD, ASYNC, PROCESS, SUSPECT)
+        limits = {t.name: t.concurrency for t in self._app.registry.job_types() if t.concurrency}
         buffer = Buffer(
-            lanes=lanes, lane_of=self._lane_of, is_retry=self._is_retry, in_order=self._in_order()
+            lanes=lanes,
+            lane_of=self._lane_of,
+            is_retry=self._is_retry,
+            in_order=self._in_order(),
+            concurrency=limits,
         )
+        on_runs = _freeing(buffer, results.put) if limits else results.put
         store = self._app.store()
         effects = self._app.effects()
         heartbeat = self._heartbeat(store)
@@ -320,7 +327,7 @@ class _WorkerBuilder:
             intake=self._intake(consumer, buffer, events),
             claimer=self._claimer(buffer, store, codec, events, results),
             settler=self._settler(buffer, store, producer, events),
-            executors=self._executors(buffer, contexts, results, heartbeat),
+            executors=self._executors(buffer, contexts, on_runs, heartbeat),
             events=events,
             heartbeat=heartbeat,
             metrics=self._metrics,
@@ -434,7 +441,7 @@ class _WorkerBuilder:
         return [job_type.name for job_type in self._app.registry.job_types() if job_type.order == "key"]
 
     def _executors(
-        self, buffer: Buffer, contexts: Contexts, results: Results, heartbeat: Heartbeat
+        self, buffer: Buffer, contexts: Contexts, on_runs: OnRuns, heartbeat: Heartbeat
     ) -> dict[str, Executor]:
         worker = self._settings.worker
         return {
@@ -443,7 +450,7 @@ class _WorkerBuilder:
                 most_ahead=worker.batch_max,
                 clock=self._store_clock,
                 contexts=contexts.of,
-                on_runs=results.put,
+                on_runs=on_runs,
                 on_room=buffer.wake,
             ),
             ASYNC: AsyncExecutor(
@@ -451,11 +458,11 @@ class _WorkerBuilder:
                 most_ahead=worker.batch_max,
                 clock=self._store_clock,
                 contexts=contexts.of,
-                on_runs=results.put,
+                on_runs=on_runs,
                 on_room=buffer.wake,
             ),
             **self._pools.executors(
-                clock=self._store_clock, alive=heartbeat.alive, on_runs=results.put, on_room=buffer.wake
+                clock=self._store_clock, alive=heartbeat.alive, on_runs=on_runs, on_room=buffer.wake
             ),
         }
 
@@ -469,3 +476,13 @@ class _WorkerBuilder:
             clock=self._clock,
             store_clock=self._store_clock,
         )
+
+
+def _freeing(buffer: Buffer, put: OnRuns) -> OnRuns:
+    """Give places of job types with a limit back when runs end, rather than when they are settled."""
+
+    def on_runs(runs: Sequence[Run]) -> None:
+        buffer.run_over(run.delivery for run in runs)
+        put(runs)
+
+    return on_runs

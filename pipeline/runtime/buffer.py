@@ -3,7 +3,8 @@
 Every record that was received is in exactly one place until it is done:
 
     received -> ready (a queue per lane) or waiting (a heap by due time), or in line behind another job of its key
-    ready    -> in flight (taken to be claimed), or parked (its job is in flight here already)
+    ready    -> in flight (taken to be claimed), or parked (its job is in flight here already), or capped (as many of its
+                type as may run are in flight)
     in flight-> done, or back: to ready (the claim could not be asked), or waiting (held, looked at again later)
     in line  -> ready or waiting, once the one before it is done
 
@@ -14,7 +15,8 @@ A record goes with its partition, except a doubtful one: a claim was asked for i
 granted, then the partition's next owner waits for this worker to end the job, and would wait for ever: so it is asked again.
 
 Of a job type that runs in order, only the first record of each key goes further; the others wait in line behind it, also while
-it waits for its next attempt. They are counted apart, so that one key that waits for long does not fill the room of all.
+it waits for its next attempt. They are counted apart, so that one key that waits for long does not fill the room of all. So
+are those that are capped.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from pipeline.core.caps import Caps
 from pipeline.core.offsets import OffsetTracker, Partition
 from pipeline.core.order import KeyGate
 from pipeline.runtime.delivery import Delivery
@@ -64,7 +67,8 @@ class Load(NamedTuple):
 class Buffer:
     """See the module. `lane_of` names the lane of a delivery; `is_retry` tells retry topics from main topics.
 
-    `in_order` are the names of the job types that run in order, by key.
+    `in_order` are the names of the job types that run in order, by key; `concurrency` is how many jobs of a type may run at
+    the same time, by the names of those that have a limit.
     """
 
     def __init__(
@@ -74,7 +78,9 @@ class Buffer:
         lane_of: Callable[[Delivery], str],
         is_retry: Callable[[str], bool],
         in_order: Collection[str] = (),
+        concurrency: Mapping[str, int] | None = None,
     ) -> None:
+        self._caps: Caps[str, Delivery] | None = Caps(concurrency) if concurrency else None
         self._in_order = frozenset(in_order)
         self._gate: KeyGate[Partition, Delivery] = KeyGate()
         self._aside: Counter[Partition] = Counter()
@@ -114,6 +120,8 @@ class Buffer:
             heapq.heapify(self._waiting)
             for job_id, parked in list(self._parked.items()):
                 self._parked[job_id] = [d for d in parked if self._keep(d, gone)]
+            if self._caps:
+                self._caps.keep(lambda delivery: self._keep(delivery, gone))
             for partition in gone:
                 for delivery in self._gate.drop(partition):
                     self._uncount(delivery)
@@ -121,6 +129,7 @@ class Buffer:
     def _keep(self, delivery: Delivery, gone: set[Partition]) -> bool:
         if delivery.partition in gone and not delivery.doubtful:
             self._uncount(delivery)
+            self._leave_place(delivery)
             return False
         return True
 
@@ -196,6 +205,7 @@ class Buffer:
     def take(self, lane: str, limit: int, now: float) -> list[Delivery]:
         """Take up to `limit` jobs of a lane to be claimed. Jobs in flight here are parked, not taken."""
         taken: list[Delivery] = []
+        caps = self._caps
         with self._changed:
             self._promote_due(now)
             queue = self._ready[lane]
@@ -205,12 +215,45 @@ class Buffer:
                 if job_id in self._in_flight:
                     self._parked.setdefault(job_id, []).append(delivery)
                     continue
+                if caps and not delivery.placed and not self._enter_place(delivery, caps):
+                    continue
                 self._in_flight[job_id] = delivery
                 self._flying[delivery.partition] += 1
                 taken.append(delivery)
         return taken
 
+    def _enter_place(self, delivery: Delivery, caps: Caps[str, Delivery]) -> bool:
+        """Take a place among the jobs of its type that may run; False when it must wait for one."""
+        job_type = delivery.job.job_type
+        if not caps.limited(job_type):
+            return True
+        delivery.placed = caps.enter(job_type, delivery)
+        if not delivery.placed:
+            self._set_aside(delivery, aside=True)
+        return delivery.placed
+
+    def _leave_place(self, delivery: Delivery) -> None:
+        if delivery.placed and self._caps:
+            delivery.placed = False
+            self._caps.leave(delivery.job.job_type)
+
+    def _admit(self, caps: Caps[str, Delivery]) -> None:
+        """Free places go to those that wait for them: ahead of what is ready, because they came before it."""
+        for delivery in reversed(caps.admit()):
+            delivery.placed = True
+            self._set_aside(delivery, aside=False)
+            self._ready[self._lane_of(delivery)].appendleft(delivery)
+
+    def run_over(self, deliveries: Iterable[Delivery]) -> None:
+        """Their handlers have ended: others of their type may start, before these are settled."""
+        with self._changed:
+            for delivery in deliveries:
+                self._leave_place(delivery)
+            self._changed.notify_all()
+
     def _promote_due(self, now: float) -> None:
+        if self._caps:
+            self._admit(self._caps)
         while self._waiting and self._waiting[0][0] <= now:
             delivery = heapq.heappop(self._waiting)[2]
             if delivery.aside:
@@ -258,7 +301,12 @@ class Buffer:
         with self._changed:
             for delivery in reversed(deliveries):
                 delivery.doubtful = True
-                if self._return(delivery):
+                placed, delivery.placed = delivery.placed, False
+                returned = self._return(delivery)
+                delivery.placed = placed  # it keeps its place: others of its type must not pass it
+                if not returned:
+                    self._leave_place(delivery)
+                else:
                     self._ready[self._lane_of(delivery)].appendleft(delivery)
             self._changed.notify_all()
 
@@ -307,6 +355,7 @@ class Buffer:
             return False
         del self._in_flight[job_id]
         self._flying[delivery.partition] -= 1
+        self._leave_place(delivery)
         for parked in self._parked.pop(job_id, ()):
             self._ready[self._lane_of(parked)].appendleft(parked)
         return True

@@ -24,7 +24,8 @@ class Delivery:
     `doubtful` says that a claim was asked for it whose answer never came: this worker may hold the job without knowing.
     `suspect` says that the job may kill the process it runs in, and `crashes` how often it was seen to.
     `key` is set for a job that runs in order: one job of a key at a time. `aside` says that it waits behind another one of
-    its key, or in place for its next attempt. `failing_since` is when the first attempt began that failed, 0 before.
+    its key, in place for its next attempt, or for one of the places that its type is given: `placed` says that it has one.
+    `failing_since` is when the first attempt began that failed, 0 before.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class Delivery:
         "key",
         "partition",
         "payload",
+        "placed",
         "problem",
         "record",
         "suspect",
@@ -62,6 +64,7 @@ class Delivery:
         self.crashes = 0
         self.key: OrderKey | None = None
         self.aside = False
+        self.placed = False
         self.failing_since = 0.0
 
     def next_attempt(self, attempt: int, due_at: float) -> Delivery:
