@@ -1,0 +1,218 @@
+"""The index of dead letters, and the record of what operators did with them: `pipeline.runtime.dlq_ports.LetterIndex`.
+
+Two connections: one that holds the tasks in hand (a lock ends with its connection, so a process that dies lets go at once)
+and does what is short, and one for questions that may take seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pipeline.adapters.postgres import letter_reading as reading
+from pipeline.adapters.postgres import letter_tasks as tasks
+from pipeline.adapters.postgres import letter_writing as writing
+from pipeline.adapters.postgres.migrate import check_migrated
+from pipeline.adapters.postgres.session import FIXED_PLANS, Connection, Session, Target
+from pipeline.core.desk import (
+    Candidate,
+    Ends,
+    Group,
+    IndexedLetter,
+    InDoubt,
+    LetterKey,
+    Outcome,
+    PlanGroup,
+    Scope,
+    Span,
+    Task,
+    TaskState,
+    Told,
+    Verdict,
+)
+from pipeline.core.letter_facts import LetterFacts, LetterState
+from pipeline.core.selection import Position
+
+__all__ = ["PostgresLetterIndex"]
+
+# A plan joins and groups a million letters: on disk that takes twice as long.
+_READING = {"work_mem": "128MB", "jit": "off"}
+
+
+class PostgresLetterIndex:
+    """Making one does not connect; raises `ConfigError` for a wrong DSN or schema.
+
+    Calls raise `StoreUnavailable`, the first ones also `DatabaseNotMigrated`. For one thread.
+    """
+
+    def __init__(self, dsn: str, *, schema: str = "pipeline", connect_timeout: float = 5) -> None:
+        target = Target.of(dsn, schema=schema, connect_timeout=connect_timeout, statement_timeout=0)
+        self._hand = Session(target, "desk", FIXED_PLANS, on_connect=check_migrated)
+        self._questions = Session(target, "desk questions", _READING, on_connect=check_migrated)
+
+    def close(self) -> None:
+        self._hand.close()
+        self._questions.close()
+
+    # --- keeping it complete
+
+    def known_spans(self, queue: str) -> dict[int, Span]:
+        """Of each partition, where it began when it was last looked at, and up to where the index is complete."""
+        return self._hand.run(lambda connection: writing.known_spans(connection, queue))
+
+    def gaps(self, queue: str, spans: Sequence[Span]) -> list[Span]:
+        """What the index lacks of these spans."""
+        return self._questions.run(lambda connection: writing.gaps(connection, queue, spans))
+
+    def put(self, letters: Sequence[LetterFacts], *, refresh: bool = False) -> int:
+        """Put letters into the index; give how many were not there. To `refresh` also corrects those that are."""
+        return self._hand.run(lambda connection: writing.put_letters(connection, letters, refresh=refresh))
+
+    def advance(self, queue: str, spans: Sequence[Span]) -> None:
+        """Remember these as `known_spans`."""
+        self._hand.run(lambda connection: writing.advance(connection, queue, spans))
+
+    def expire(self, queue: str, spans: Sequence[Span]) -> int:
+        """Mark letters that wait where the topic has nothing any more; give how many."""
+        return self._hand.run(lambda connection: writing.expire(connection, queue, spans))
+
+    def forget(self, queue: str, spans: Sequence[Span]) -> int:
+        """Delete what a topic that was made anew does not have; give how many."""
+        return self._hand.run(lambda connection: writing.forget(connection, queue, spans))
+
+    def purge(self, queue: str, *, age: float, first: Mapping[int, int]) -> tuple[int, int]:
+        """Delete letters resolved so many seconds ago, then outcomes of records that left the topic; give both counts."""
+        return self._hand.run(lambda connection: tasks.purge(connection, queue, age=age, first=first))
+
+    # --- questions
+
+    def page(self, scope: Scope, *, limit: int, after: LetterKey | None = None) -> list[IndexedLetter]:
+        """The newest letters, or those that come after one."""
+        return self._questions.run(
+            lambda connection: reading.page(connection, scope, limit=limit, after=after)
+        )
+
+    def count(self, scope: Scope) -> int:
+        return self._questions.run(lambda connection: reading.count(connection, scope))
+
+    def groups(self, scope: Scope, by: Sequence[str], *, limit: int) -> list[Group]:
+        """Letters by what they have in common, the largest group first."""
+        return self._questions.run(lambda connection: reading.groups(connection, scope, by, limit=limit))
+
+    def plan(self, scope: Scope, ends: Ends, *, max_replays: int) -> list[PlanGroup]:
+        """What a replay would make of the letters before `ends`."""
+        return self._questions.run(
+            lambda connection: reading.plan(connection, scope, ends, max_replays=max_replays)
+        )
+
+    def spans(self, scope: Scope, within: Sequence[Span], *, tolerance: int) -> list[Span]:
+        """Where the letters of one queue lie, within these spans, in runs of offsets."""
+        return self._questions.run(
+            lambda connection: reading.spans(connection, scope, within, tolerance=tolerance)
+        )
+
+    # --- tasks
+
+    def begin(self, task: Task) -> int:
+        """Record a task, and hold it; give its number."""
+
+        def work(connection: Connection) -> int:
+            with connection.transaction():
+                number = tasks.new_task(connection, task)
+                tasks.lock(connection, number)
+                return number
+
+        return self._hand.run(work)
+
+    def hold(self, task: int) -> bool:
+        """Hold a task until it is released or this index is closed; False when another process holds it."""
+        return self._hand.run(lambda connection: tasks.lock(connection, task))
+
+    def release(self, task: int) -> None:
+        self._hand.run(lambda connection: tasks.unlock(connection, task))
+
+    def tasks(self, *, task: int = 0, limit: int = 1) -> list[Task]:
+        """One task, or (0) the latest ones, the latest first."""
+        return self._questions.run(lambda connection: tasks.tasks(connection, task=task, limit=limit))
+
+    def save(self, task: int, state: TaskState, *, cursor: Ends, counts: Mapping[str, int]) -> None:
+        self._hand.run(lambda connection: tasks.save(connection, task, state, cursor=cursor, counts=counts))
+
+    def doubt(self, task: int, ends: Ends) -> None:
+        """Remember where topics of others end before letters are sent there."""
+        self._hand.run(lambda connection: tasks.doubt(connection, task, ends))
+
+    def stranded(self) -> list[int]:
+        """Tasks whose process died with letters in hand."""
+        return self._questions.run(tasks.stranded)
+
+    def in_doubt(self, task: int) -> list[InDoubt]:
+        """What a task had in hand when its process died."""
+        return self._questions.run(lambda connection: tasks.in_doubt(connection, task))
+
+    def outcomes_of_task(self, task: int, *, limit: int) -> list[Told]:
+        return self._questions.run(lambda connection: tasks.outcomes_of_task(connection, task, limit=limit))
+
+    def outcomes_of_letter(self, job_id: str) -> list[Told]:
+        """What tasks did with the letters of a job, in order of time."""
+        return self._questions.run(lambda connection: tasks.outcomes_of_letter(connection, job_id))
+
+    # --- letters in hand
+
+    def take(
+        self,
+        task: int,
+        scope: Scope,
+        letters: Mapping[Position, str],
+        judge: Callable[[Sequence[Candidate]], Sequence[Verdict]],
+    ) -> list[tuple[Candidate, Verdict]]:
+        """Lock those of the letters (with their job ids) that are meant, and do with each what `judge` says.
+
+        What it takes is in this task's hand until it is settled. Letters that are not in the answer are not meant, or
+        another task has them.
+        """
+
+        def work(connection: Connection) -> list[tuple[Candidate, Verdict]]:
+            with connection.transaction():
+                return _take(connection, task, scope, letters, judge)
+
+        return self._hand.run(work)
+
+    def settle(
+        self,
+        task: int,
+        queue: str,
+        outcomes: Sequence[Outcome],
+        *,
+        cursor: Ends,
+        counts: Mapping[str, int],
+    ) -> None:
+        """Move letters to where a task brought them, and save how far it has come; all or nothing."""
+
+        def work(connection: Connection) -> None:
+            with connection.transaction():
+                tasks.settle(connection, task, queue, outcomes)
+                tasks.save(connection, task, TaskState.RUNNING, cursor=cursor, counts=counts)
+
+        self._hand.run(work)
+
+    def move_all(self, task: int, scope: Scope, to: LetterState) -> int:
+        """Move all letters of a scope to one state, at once; give how many."""
+        return self._questions.run(lambda connection: tasks.move_all(connection, task, scope, to))
+
+
+def _take(
+    connection: Connection,
+    task: int,
+    scope: Scope,
+    letters: Mapping[Position, str],
+    judge: Callable[[Sequence[Candidate]], Sequence[Verdict]],
+) -> list[tuple[Candidate, Verdict]]:
+    found = tasks.look(connection, scope, letters)
+    judged = list(zip(found, judge(found), strict=True))
+    (queue,) = scope.queues
+    taken = [candidate.position for candidate, verdict in judged if verdict.take]
+    if taken:
+        tasks.take(connection, task, queue, taken)
+    moved = [Outcome(c.position, v.state, v.detail) for c, v in judged if v.state is not None]
+    tasks.settle(connection, task, queue, moved)
+    return judged
