@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.adapters.avro.catalog import SchemaCatalog, SchemaVersion
 from pipeline.adapters.avro.framing import FRAME_SIZES, HEADER_SIZE, frame_of, header_of, registry_prefix
-from pipeline.adapters.avro.logical import disagreement
+from pipeline.adapters.avro.logical import disagreement, writing_form
 from pipeline.adapters.avro.matching import match_model
 from pipeline.adapters.avro.plain import plain
 from pipeline.adapters.avro.preparing import Prepare, Unwritable
@@ -33,6 +33,7 @@ class _Binding:
     model: type[BaseModel]
     newest: SchemaVersion
     header: bytes
+    writing: dict[str, Any]
     prepare: Prepare
     validate: Callable[..., BaseModel]
     upcasting: Upcasting
@@ -66,6 +67,7 @@ class AvroCodec:
             model=model,
             newest=newest,
             header=header_of(newest.fingerprint),
+            writing=writing_form(newest),
             prepare=match_model(model, newest),
             validate=model.model_validate,
             upcasting=upcasting,
@@ -108,7 +110,7 @@ class AvroCodec:
         except Unwritable as error:
             raise InvalidJob(f"{job_type}: field {error.path!r} {error}") from None
         try:
-            schemaless_writer(buffer, binding.newest.schema, values)
+            schemaless_writer(buffer, binding.writing, values)
         except Exception as error:  # noqa: BLE001 - fastavro raises anything; see below for "from None"
             _refuse_payload(binding, values, error)
         return buffer.getvalue()
@@ -186,7 +188,7 @@ def _refuse_payload(binding: _Binding, values: Any, error: Exception) -> NoRetur
 
 def _culprit(binding: _Binding, values: Any) -> str:
     """The field that fails when it is written alone."""
-    schema = binding.newest.schema
+    schema = binding.writing
     for field in schema["fields"]:
         try:
             schemaless_writer(BytesIO(), {**schema, "fields": [field]}, values)

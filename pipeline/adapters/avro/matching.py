@@ -35,10 +35,10 @@ _SCALARS: Mapping[Any, Mapping[tuple[str, str | None], Prepare | None]] = {
         ("int", None): preparing.bounded_int("int", 32),
         ("long", None): preparing.bounded_int("long", 64),
     },
-    UUID: {("string", "uuid"): preparing.instance(UUID)},
-    date: {("int", "date"): preparing.plain_date},
-    datetime: {("long", "timestamp-micros"): preparing.aware_datetime},
-    AwareDatetime: {("long", "timestamp-micros"): preparing.aware_datetime},
+    UUID: {("string", "uuid"): preparing.uuid_text},
+    date: {("int", "date"): preparing.days},
+    datetime: {("long", "timestamp-micros"): preparing.microseconds},
+    AwareDatetime: {("long", "timestamp-micros"): preparing.microseconds},
 }
 _SUPPORTED = (
     "str, int, float, bool, bytes, UUID, date, datetime, Decimal, an Enum of strings, list[...], dict[str, ...], "

@@ -8,30 +8,34 @@ one value and gives what to write, or raises `Unwritable`. None in place of a pr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Any, TypeAlias
+from uuid import UUID
 
 __all__ = [
     "Prepare",
     "Unwritable",
-    "aware_datetime",
     "bounded_decimal",
     "bounded_int",
+    "days",
     "instance",
     "items_of",
+    "microseconds",
     "optional",
-    "plain_date",
     "real_number",
     "record",
     "symbol",
+    "uuid_text",
     "values_of",
 ]
 
 Prepare: TypeAlias = Callable[[Any], Any]
 
 _ZERO = Decimal(0)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = _EPOCH.toordinal()
 
 
 class Unwritable(Exception):
@@ -79,19 +83,28 @@ def real_number(value: Any) -> Any:
     raise Unwritable(f"is {type(value).__name__}, not a number")
 
 
-def aware_datetime(value: Any) -> Any:
-    """Times with a zone; fastavro would read others as local time of this machine."""
-    if isinstance(value, datetime) and value.utcoffset() is not None:
-        return value
-    if isinstance(value, datetime):
-        raise Unwritable("is a time without a zone; give it one, such as datetime.now(UTC)")
-    raise Unwritable(f"is {type(value).__name__}, not a datetime")
+def uuid_text(value: Any) -> Any:
+    """UUIDs as text; fastavro would take any text for one."""
+    if isinstance(value, UUID):
+        return str(value)
+    raise Unwritable(f"is {type(value).__name__}, not UUID")
 
 
-def plain_date(value: Any) -> Any:
-    """Dates; a datetime is one for Python, but its time of day would be lost."""
+def microseconds(value: Any) -> Any:
+    """Times with a zone as microseconds since 1970; fastavro would read others as local time of this machine."""
+    if not isinstance(value, datetime):
+        raise Unwritable(f"is {type(value).__name__}, not a datetime")
+    try:
+        since = value - _EPOCH
+    except TypeError:
+        raise Unwritable("is a time without a zone; give it one, such as datetime.now(UTC)") from None
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def days(value: Any) -> Any:
+    """Dates as days since 1970; a datetime is one for Python, but its time of day would be lost."""
     if isinstance(value, date) and not isinstance(value, datetime):
-        return value
+        return value.toordinal() - _EPOCH_DAY
     raise Unwritable(f"is {type(value).__name__}, not a date")
 
 
