@@ -23,6 +23,7 @@ from pipeline.adapters.kafka.consumer import KafkaJobConsumer
 from pipeline.adapters.kafka.producer import KafkaJobProducer
 from pipeline.adapters.kafka.split import SplitConsumer
 from pipeline.adapters.postgres.effects import PostgresEffects, connect
+from pipeline.adapters.postgres.parked import PostgresParking
 from pipeline.adapters.postgres.store import PostgresJobStore
 from pipeline.adapters.prometheus import PrometheusMetrics
 from pipeline.config import Settings, load_settings
@@ -48,9 +49,10 @@ from pipeline.runtime.heartbeat import Heartbeat
 from pipeline.runtime.intake import Intake, IntakeSettings
 from pipeline.runtime.publisher import Publisher
 from pipeline.runtime.schemas import Announcer
+from pipeline.runtime.settle_loop import Results, SettleLoop
 from pipeline.runtime.settler import Settler
 from pipeline.runtime.time import StoreClock
-from pipeline.runtime.worker import Results, Worker, WorkerParts, WorkerSettings
+from pipeline.runtime.worker import Worker, WorkerParts, WorkerSettings
 
 __all__ = ["Pipeline"]
 
@@ -197,6 +199,15 @@ class Pipeline:
         """A plain psycopg connection to the database of the store, in autocommit mode: for scripts and set-up."""
         return connect(self.settings.postgres.dsn.get_secret_value(), self.settings.postgres.connect_timeout)
 
+    def parking(self) -> PostgresParking:
+        """Where records lie that were too large for their topic; to be closed."""
+        postgres = self.settings.postgres
+        return PostgresParking(
+            postgres.dsn.get_secret_value(),
+            schema=postgres.schema_name,
+            connect_timeout=postgres.connect_timeout,
+        )
+
     def effects(self) -> PostgresEffects:
         """Transactions for handlers, to be closed."""
         postgres = self.settings.postgres
@@ -318,6 +329,8 @@ class _WorkerBuilder:
         producer = self._app._producer(settings.topics.max_message_bytes + ERROR_HEADROOM_BYTES)  # noqa: SLF001
         events = self._events(producer)
         consumer = self._consumer()
+        parking = self._app.parking()
+        settler = self._settler(buffer, store, producer, events, parking, results)
         parts = WorkerParts(
             consumer=consumer,
             producer=producer,
@@ -326,12 +339,12 @@ class _WorkerBuilder:
             buffer=buffer,
             intake=self._intake(consumer, buffer, events),
             claimer=self._claimer(buffer, store, codec, events, results),
-            settler=self._settler(buffer, store, producer, events),
+            settling=self._settling(results, settler),
             executors=self._executors(buffer, contexts, on_runs, heartbeat),
             events=events,
             heartbeat=heartbeat,
             metrics=self._metrics,
-            results=results,
+            parking=parking,
             clock=self._store_clock,
         )
         return Worker(
@@ -416,8 +429,19 @@ class _WorkerBuilder:
             on_runs=results.put,
         )
 
+    def _settling(self, results: Results, settler: Settler) -> SettleLoop:
+        return SettleLoop(
+            settler, results, batch_max=self._settings.worker.batch_max, clock=self._store_clock
+        )
+
     def _settler(
-        self, buffer: Buffer, store: PostgresJobStore, producer: KafkaJobProducer, events: EventSink
+        self,
+        buffer: Buffer,
+        store: PostgresJobStore,
+        producer: KafkaJobProducer,
+        events: EventSink,
+        parking: PostgresParking,
+        results: Results,
     ) -> Settler:
         policies = {job_type.name: job_type.retry for job_type in self._app.registry.job_types()}
         return Settler(
@@ -435,6 +459,8 @@ class _WorkerBuilder:
             events=events,
             held_recheck=self._settings.worker.held_recheck,
             in_order=self._in_order(),
+            parking=parking,
+            on_arrival=results.wake,
         )
 
     def _in_order(self) -> list[str]:

@@ -132,6 +132,25 @@ class PrometheusMetrics(Collector):
     def set_delayed(self, queue: str, jobs: float) -> None:
         self._set(catalogue.DELAYED, (queue,), jobs)
 
+    def set_settles_held(self, queue: str, jobs: float) -> None:
+        self._set(catalogue.SETTLES_HELD, (queue,), jobs)
+
+    def set_breaker(self, job_type: str, queue: str, state: float) -> None:
+        self._set(catalogue.BREAKER, (self._bounded(job_type), queue), state)
+
+    def set_shelved(self, job_type: str, queue: str, jobs: float) -> None:
+        self._set(catalogue.SHELVED, (self._bounded(job_type), queue), jobs)
+
+    def breaker_opened(self, job_type: str, queue: str, n: int = 1, *, kind: str) -> None:
+        self._count(catalogue.OPENED, job_type, queue, n, kind)
+
+    def expired(self, queue: str, kind: str, n: int) -> None:
+        with self._lock:
+            labels = (queue, kind)
+            self._numbers[catalogue.EXPIRED.name][labels] = (
+                self._numbers[catalogue.EXPIRED.name].get(labels, 0) + n
+            )
+
     def _bounded(self, job_type: str) -> str:
         return job_type if job_type in self._job_types else UNKNOWN
 

@@ -94,6 +94,25 @@ BUFFER_FILL = _gauge(
 )
 RUNNING = _gauge("jobs_running", "Handlers that are running now.")
 DELAYED = _gauge("jobs_delayed", "Jobs that wait in memory until they are due.")
+SETTLES_HELD = _gauge(
+    "settles_held", "Jobs that ran and are held, because Kafka refuses their next record: retry or dead letter."
+)
+BREAKER = _gauge(
+    "breaker_state",
+    "The breaker of the job type: 0 closed, 1 half-open, 2 open. Of breakers per tenant, the worst.",
+    ("job_type", "queue"),
+)
+SHELVED = _gauge(
+    "breaker_waiting", "Jobs that wait in this worker because their breaker is open.", ("job_type", "queue")
+)
+OPENED = _counter(
+    "breaker_opened", "Times that a breaker opened, told by the worker that opened it; kind is why.", (*_JOB, "kind")
+)
+EXPIRED = _counter(
+    "records_expired",
+    "Records that their topic deleted before their jobs had ended: these jobs are lost. kind is main or retry.",
+    ("queue", "kind"),
+)
 PROCESSING = _histogram(
     "job_processing", "From the start of a handler to its end, by how it ended.", (*_JOB, "outcome")
 )
@@ -119,6 +138,11 @@ CATALOGUE = (
     BUFFER_FILL,
     RUNNING,
     DELAYED,
+    SETTLES_HELD,
+    BREAKER,
+    SHELVED,
+    OPENED,
+    EXPIRED,
     PROCESSING,
     WAITING,
 )
@@ -169,6 +193,16 @@ class Metrics(Protocol):
 
     def set_delayed(self, queue: str, jobs: float) -> None: ...
 
+    def set_settles_held(self, queue: str, jobs: float) -> None: ...
+
+    def set_breaker(self, job_type: str, queue: str, state: float) -> None: ...
+
+    def set_shelved(self, job_type: str, queue: str, jobs: float) -> None: ...
+
+    def breaker_opened(self, job_type: str, queue: str, n: int = 1, *, kind: str) -> None: ...
+
+    def expired(self, queue: str, kind: str, n: int) -> None: ...
+
 
 class NoMetrics:
     """Counts nothing: for publishers and tests that have nobody to tell."""
@@ -178,4 +212,5 @@ class NoMetrics:
 
     enqueued = claimed = completed = failed = retried = snoozed = cancelled = dead = _ignore
     duplicates = held = rescued = fenced = observe_processing = observe_waiting = _ignore
-    set_lag = set_dlq_depth = set_buffer_fill = set_running = set_delayed = _ignore
+    set_lag = set_dlq_depth = set_buffer_fill = set_running = set_delayed = set_settles_held = _ignore
+    set_breaker = set_shelved = breaker_opened = expired = _ignore

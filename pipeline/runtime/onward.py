@@ -6,16 +6,18 @@ from pipeline.core import headers as h
 from pipeline.core.decision import DeadLetter, RunLater
 from pipeline.core.job import EPOCH_LIMIT, Job, Record
 from pipeline.core.outcome import Failure, shorten
+from pipeline.core.parked import PARKED
 from pipeline.core.ports import Outgoing
 from pipeline.runtime.delivery import Delivery
 
-__all__ = ["dead_letter", "failing_since", "replay_record", "retry_record"]
+__all__ = ["dead_letter", "failing_since", "parked_letter", "replay_record", "retry_record"]
 
 STARTED = h.FIRST + "started"  # when the first attempt began that failed
 
 # A record must not grow with its hops: in headers only the first and the last error, and short ones.
 MESSAGE_BYTES = 1_000
 STACK_BYTES = 4_000
+OURS = ("ce_", "pipeline-", h.CONTENT_TYPE, h.TRACEPARENT, h.SCHEMA_ID)
 
 
 def retry_record(delivery: Delivery, decision: RunLater, *, topic: str, group: str, now: float) -> Outgoing:
@@ -44,6 +46,18 @@ def dead_letter(delivery: Delivery, decision: DeadLetter, *, topic: str, group: 
         **_errors(delivery, decision.failure, group=group, now=now),
     }
     return Outgoing(topic, record.key, record.value, h.forward_headers(record, changes))
+
+
+def parked_letter(letter: Outgoing) -> Outgoing:
+    """The letter of a record that is kept in the store: no payload, no stacks, no headers but our own, all of them short."""
+    headers = [
+        (name, value)
+        for name, value in letter.headers
+        if name.startswith(OURS)
+        and not name.endswith("error-stack")
+        and len(value or b"") <= MESSAGE_BYTES * 4
+    ]
+    return Outgoing(letter.topic, letter.key, b"", [*headers, (PARKED, b"true")])
 
 
 def replay_record(letter: Record, job: Job, *, topic: str) -> Outgoing:

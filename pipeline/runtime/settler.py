@@ -1,7 +1,7 @@
 """Settles runs: effect -> next record acknowledged -> state moved, if the token still holds -> offset done.
 
 A crash between any two steps gives a redelivery, never a loss. What cannot be finished now (broker away, Postgres away)
-stays in the batch and is tried again; nothing is passed over, and no next record is published twice for one run.
+is tried again; nothing is passed over, and no next record is published twice for one run.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from pipeline.core.decision import DeadLetter, Decision, Finish, LetGo, RunLater
 from pipeline.core.events import Move, moves_of_decision
 from pipeline.core.metrics import Metrics
 from pipeline.core.outcome import Crashed, Failed
-from pipeline.core.ports import JobProducer, JobStore, Outgoing
+from pipeline.core.ports import JobProducer, JobStore, Outgoing, Parking
 from pipeline.core.state import JobState
 from pipeline.core.topics import TopicNames
 from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.events import EventSink
-from pipeline.runtime.onward import dead_letter, failing_since, retry_record
+from pipeline.runtime.next_records import NextRecords, Unsettled
+from pipeline.runtime.onward import dead_letter, failing_since, parked_letter, retry_record
 
 __all__ = ["Settler", "Unsettled"]
 
@@ -30,17 +31,6 @@ log = logging.getLogger("pipeline.settle")
 
 _UNDECLARED = Backoff()
 _FREELY = Settled(True, 0)
-
-
-class Unsettled:
-    """A run that is being settled: its decision, and the next record until that is acknowledged."""
-
-    __slots__ = ("decision", "next_record", "run")
-
-    def __init__(self, run: Run, decision: Decision, next_record: Outgoing | None) -> None:
-        self.run = run
-        self.decision = decision
-        self.next_record = next_record
 
 
 def settlement(run: Run, decision: Finish | RunLater | DeadLetter) -> Settlement:
@@ -82,13 +72,20 @@ class Settler:
         events: EventSink,
         held_recheck: float,
         in_order: Collection[str] = (),
+        parking: Parking | None = None,
+        on_arrival: Callable[[], None] = lambda: None,
     ) -> None:
         self._in_order = frozenset(in_order)
         self._worker_id = worker_id
         self._group = group
         self._buffer = buffer
         self._store = store
-        self._producer = producer
+        self.next_records = NextRecords(
+            producer=producer,
+            letter_of=lambda delivery, decision: parked_letter(self._letter(delivery, decision)),
+            parking=parking,
+            on_arrival=on_arrival,
+        )
         self._names = names
         self._tiers = tiers
         self._policy_of = policy_of
@@ -121,13 +118,17 @@ class Settler:
         if isinstance(decision, RunLater) and not decision.in_place:
             topic = self._names.retry(delivery.job.queue, decision.tier)
             return retry_record(delivery, decision, topic=topic, group=self._group, now=self._clock.time())
-        if isinstance(decision, DeadLetter):
-            topic = self._names.dlq(delivery.job.queue)
-            return dead_letter(delivery, decision, topic=topic, group=self._group, now=self._clock.time())
-        return None
+        return self._letter(delivery, decision) if isinstance(decision, DeadLetter) else None
+
+    def _letter(self, delivery: Delivery, decision: DeadLetter) -> Outgoing:
+        topic = self._names.dlq(delivery.job.queue)
+        return dead_letter(delivery, decision, topic=topic, group=self._group, now=self._clock.time())
 
     def settle(self, batch: Sequence[Unsettled]) -> list[Unsettled]:
-        """Settle what can be settled; give back what must be tried again. Raises `StoreUnavailable`."""
+        """Settle what can be settled; give back what must be tried again. Raises `StoreUnavailable`.
+
+        A run whose next record is on its way is neither: `next_records.arrived` gives it when that has ended.
+        """
         ready, stuck = self._publish_next(batch)
         writes = [
             (item, settlement(item.run, item.decision))
@@ -150,16 +151,7 @@ class Settler:
         return [next(left) if settlement.token else _FREELY for settlement in settlements]
 
     def _publish_next(self, batch: Sequence[Unsettled]) -> tuple[list[Unsettled], list[Unsettled]]:
-        due = [(item, item.next_record) for item in batch if item.next_record is not None]
-        for (item, _), delivered in zip(
-            due, self._producer.send_all([record for _, record in due]), strict=True
-        ):
-            if delivered.error is None:
-                item.next_record = None
-            else:
-                self._log_stuck(item, delivered.error)
-        ready = [item for item in batch if item.next_record is None]
-        return ready, [item for item in batch if item.next_record is not None]
+        return self.next_records.write(batch)
 
     def _finish(self, items: Sequence[Unsettled], results: Sequence[Settled]) -> None:
         accepted: list[Unsettled] = []
@@ -239,13 +231,6 @@ class Settler:
         else:
             metrics.failed(job_type, queue, n)
             metrics.retried(job_type, queue, n)
-
-    def _log_stuck(self, item: Unsettled, error: Exception) -> None:
-        log.error(
-            "next record not written, will try again: %s",
-            error,
-            extra={"action": "next_record_failed", "job_id": item.run.delivery.job.job_id},
-        )
 
     def _log_refused(self, item: Unsettled, settled: Settled) -> None:
         job = item.run.delivery.job

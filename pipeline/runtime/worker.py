@@ -9,24 +9,22 @@ hold its partitions and do nothing.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.core.clock import Clock
 from pipeline.core.metrics import Metrics
-from pipeline.core.ports import Effects, JobConsumer, JobProducer, JobStore
+from pipeline.core.ports import Effects, JobConsumer, JobProducer, JobStore, Parking
 from pipeline.errors import StoreUnavailable
 from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.claimer import Claimer
-from pipeline.runtime.delivery import Run
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.executors import Executor
 from pipeline.runtime.handlers import SUSPECT
 from pipeline.runtime.heartbeat import Heartbeat
 from pipeline.runtime.intake import Intake
-from pipeline.runtime.settler import Settler, Unsettled
+from pipeline.runtime.settle_loop import SettleLoop
 
 __all__ = ["Worker", "WorkerParts", "WorkerSettings"]
 
@@ -58,34 +56,13 @@ class WorkerParts(NamedTuple):
     buffer: Buffer
     intake: Intake
     claimer: Claimer
-    settler: Settler
+    settling: SettleLoop
     executors: Mapping[str, Executor]
     events: EventSink
     heartbeat: Heartbeat
     metrics: Metrics
-    results: Results
+    parking: Parking
     clock: Clock
-
-
-class Results:
-    """Runs on their way from the executors to the settle thread."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Sequence[Run]] = queue.SimpleQueue()
-
-    def put(self, runs: Sequence[Run]) -> None:
-        self._queue.put(runs)
-
-    def take(self, most: int, timeout: float) -> list[Run]:
-        """Wait up to `timeout` seconds for a first run, then give what is there, about `most`."""
-        taken: list[Run] = []
-        try:
-            taken.extend(self._queue.get(timeout=timeout))
-            while len(taken) < most:
-                taken.extend(self._queue.get_nowait())
-        except queue.Empty:
-            return taken
-        return taken
 
 
 class Worker:
@@ -96,8 +73,6 @@ class Worker:
         self._settings = settings
         self._stopping = threading.Event()
         self._at_once = threading.Event()
-        self._settled_all = threading.Event()
-        self._closing = threading.Event()
         self._failure: BaseException | None = None
         self._trouble = ""
         self._polled_at = 0.0
@@ -127,7 +102,7 @@ class Worker:
             executor.start()
         self._spawn("heartbeat", parts.heartbeat.loop)
         claims = self._spawn("claim", self._claim_loop)
-        self._spawn("settle", self._settle_loop)
+        self._spawn("settle", parts.settling.run)
         log.info("worker started", extra={"action": "started", "topics": list(self._settings.topics)})
         try:
             while not self._stopping.is_set():
@@ -204,6 +179,7 @@ class Worker:
             parts.metrics.set_lag(queue, kind, lag)
         parts.metrics.set_buffer_fill(queue, parts.intake.fill())
         parts.metrics.set_delayed(queue, parts.buffer.load().waiting)
+        parts.metrics.set_settles_held(queue, parts.settling.stuck())
         parts.metrics.set_running(queue, sum(executor.outstanding() for executor in parts.executors.values()))
 
     def _claim_loop(self) -> None:
@@ -221,7 +197,8 @@ class Worker:
         """Lanes that want jobs. None do while many runs wait to be settled: what was claimed must end first."""
         parts, batch_max = self._parts, self._settings.batch_max
         running = sum(executor.outstanding() for executor in parts.executors.values())
-        if parts.buffer.in_flight() - running > 4 * batch_max:
+        # Those whose next record Kafka refuses may take long: they must not keep the others from being claimed.
+        if parts.buffer.in_flight() - running - parts.settling.stuck() > 4 * batch_max:
             return {}
         capacities = {lane: executor.capacity() for lane, executor in parts.executors.items()}
         return {lane: min(room, batch_max) for lane, room in capacities.items() if room}
@@ -244,29 +221,6 @@ class Worker:
         if granted:
             parts.executors[lane].submit(granted)
 
-    def _settle_loop(self) -> None:
-        parts, batch_max = self._parts, self._settings.batch_max
-        pending: list[Unsettled] = []
-        while True:
-            runs = parts.results.take(batch_max, 0.0 if pending else IDLE_WAIT)
-            pending.extend(parts.settler.decide(run) for run in runs)
-            if pending:
-                pending = self._settle(pending)
-            elif self._closing.is_set():
-                self._settled_all.set()
-                return
-
-    def _settle(self, pending: list[Unsettled]) -> list[Unsettled]:
-        batch, later = pending[: self._settings.batch_max], pending[self._settings.batch_max :]
-        try:
-            stuck = self._parts.settler.settle(batch)
-        except StoreUnavailable as error:
-            log.warning("cannot settle: %s", error, extra={"action": "settle_failed"})
-            stuck = batch
-        if stuck:
-            self._closing.wait(OUTAGE_PAUSE)
-        return stuck + later
-
     # --- the end
 
     def _drain(self, claims: threading.Thread) -> None:
@@ -288,9 +242,8 @@ class Worker:
         """Settle what ended, commit, leave; give how many handlers are still running."""
         parts = self._parts
         still_running = sum(executor.abandon() for executor in parts.executors.values())
-        self._closing.set()
+        parts.settling.close(CLOSING_SECONDS if self._failure is None else 0.0)
         if self._failure is None:
-            self._settled_all.wait(CLOSING_SECONDS)
             parts.intake.commit()
         parts.buffer.hand_back_all()
         parts.heartbeat.stop()
@@ -302,6 +255,7 @@ class Worker:
             log.error("records not written in time: %d", unwritten, extra={"action": "unwritten"})
         parts.producer.close()
         parts.effects.close()
+        parts.parking.close()
         parts.store.close()
         return still_running
 
