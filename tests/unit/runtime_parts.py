@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,15 +14,17 @@ from pipeline.core.clock import ManualClock
 from pipeline.core.events import Move
 from pipeline.core.headers import job_headers, parse_job
 from pipeline.core.job import Job, Record
-from pipeline.core.job_type import JobType
+from pipeline.core.job_type import JobType, Upcaster
 from pipeline.core.metrics import NoMetrics
 from pipeline.core.offsets import Partition
 from pipeline.core.ports import Delivered, JobProducer, JobStore, Outgoing, WorkerInfo
+from pipeline.core.writer_schemas import WrittenSchema
 from pipeline.errors import InvalidJob, PayloadError, StoreUnavailable, UnknownWriterSchema
 from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.delivery import Delivery
 from pipeline.runtime.events import EventSink
 
+T = TypeVar("T")
 MAIN, RETRY, DLQ = "jobs.default.normal", "jobs.default.retry.10s", "jobs.default.dlq"
 LANES = ("thread", "async")
 NOW = 1_800_000_000.0
@@ -40,17 +42,24 @@ class JsonCodec:
     """A `Codec` for tests of what lies around it. A payload that starts with '?' is of an unknown schema."""
 
     def __init__(self, *models: tuple[str, type[BaseModel]]) -> None:
-        self._models = dict(models or [("email.send", Mail)])
+        self._models: dict[str, type[BaseModel]] = dict(models or [("email.send", Mail)])
 
-    def register(self, job_type: str, model: type[BaseModel]) -> None:
+    def register(
+        self, job_type: str, model: type[BaseModel], upcasters: Mapping[int, Upcaster] | None = None
+    ) -> None:
+        del upcasters
         self._models[job_type] = model
+
+    def written(self, job_type: str) -> WrittenSchema:
+        return WrittenSchema(job_type, 1, b"12345678", job_type, "{}")
 
     def encode(self, job_type: str, payload: BaseModel) -> bytes:
         if getattr(payload, "to", "") == "nobody":
             raise InvalidJob(f"{job_type}: field 'to' cannot be written")
         return payload.model_dump_json().encode()
 
-    def decode(self, job_type: str, data: bytes) -> BaseModel:
+    def decode(self, job_type: str, data: bytes, schema_id: bytes = b"") -> BaseModel:
+        del schema_id
         if data.startswith(b"?"):
             raise UnknownWriterSchema(f"{job_type}: unknown schema")
         try:
@@ -58,8 +67,8 @@ class JsonCodec:
         except ValidationError as error:
             raise PayloadError(f"{job_type}: {error.error_count()} faults") from None
 
-    def describe(self, job_type: str, data: bytes) -> dict[str, object]:
-        return {"payload": self.decode(job_type, data).model_dump()}
+    def describe(self, job_type: str, data: bytes, schema_id: bytes = b"") -> dict[str, object]:
+        return {"payload": self.decode(job_type, data, schema_id).model_dump()}
 
 
 def new_job(**values: Any) -> Job:
@@ -137,7 +146,7 @@ class ShakyStore:
     def close(self) -> None:
         self._inner.close()
 
-    def _call(self, name: str, detail: Any, call: Callable[[], Any]) -> Any:
+    def _call(self, name: str, detail: Any, call: Callable[[], T]) -> T:
         when = self.failing.pop(name, "")
         if when == "before":
             raise StoreUnavailable(f"{name}: away")

@@ -1,0 +1,142 @@
+"""Random interleavings of the real claim, settle and commit code keep every promise, with either store.
+
+After each step of a worker, of the group, of the store or of an operator nothing may be lost, run beside itself, be settled
+by a late worker or complete twice, and no committed offset may fall. At the end all faults are healed, and everything must
+come to rest. The last tests take one protection out at a time, and the broken promise must be noticed.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator
+from typing import ClassVar
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from pipeline.adapters.memory_store import MemoryJobStore
+from pipeline.adapters.postgres import PostgresJobStore, migrate
+from pipeline.core.clock import ManualClock
+from tests.contract.protocol_breaks import BREAKS, Break
+from tests.contract.protocol_steps import ENDS, STEPS, WHEN, Steps, interleave
+from tests.contract.protocol_twins import Store
+from tests.contract.protocol_worker import Parts
+from tests.contract.protocol_world import Violation, World
+
+WORTHWHILE_SEEDS = 800  # chance finds each of the broken protocols far sooner
+
+
+def new_world(*, store: Store | None = None, partitions: int = 2, parts: Parts | None = None) -> World:
+    clock = ManualClock(1_600_000_000.0)  # long past for a database, so that what is due here is due there
+    name = uuid.uuid4().hex  # other jobs and workers in each world, so that one database serves many
+    return World(store or MemoryJobStore(clock), clock, name=name, partitions=partitions, parts=parts)
+
+
+class ProtocolMachine(RuleBasedStateMachine):
+    """All steps in one rule: hypothesis leaves whole rules out of an example, and without one of them nothing happens."""
+
+    store: ClassVar[Store | None] = None
+
+    @initialize(partitions=st.integers(1, 2))
+    def start(self, partitions: int) -> None:
+        self.world = new_world(store=self.store, partitions=partitions)
+        self.steps = Steps(self.world)
+
+    @rule(
+        step=st.sampled_from(STEPS),
+        number=st.integers(0, 5),
+        end=st.sampled_from(ENDS),
+        when=st.sampled_from(WHEN),
+    )
+    def happens(self, step: str, number: int, end: str, when: str) -> None:
+        self.steps.happens(step, number, end=end, when=when)
+
+    @invariant()
+    def every_promise_holds(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        if not self.world.truth.broken:
+            self.world.heal()
+
+
+ProtocolMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
+TestProtocolInMemory = ProtocolMachine.TestCase
+
+
+@pytest.fixture
+def postgres_store(request: pytest.FixtureRequest, unique: str) -> Iterator[PostgresJobStore]:
+    dsn = request.getfixturevalue("servers").postgres_dsn
+    migrate(dsn, schema=unique)
+    store = PostgresJobStore(dsn, schema=unique)
+    yield store
+    store.close()
+    with psycopg.connect(dsn) as connection:
+        connection.execute(f"drop schema {unique} cascade".encode())
+
+
+@pytest.mark.servers
+def test_every_promise_holds_on_postgres(postgres_store: PostgresJobStore) -> None:
+    class OnPostgres(ProtocolMachine):
+        store = postgres_store
+
+    run_state_machine_as_test(
+        OnPostgres,
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
+
+
+@pytest.mark.servers
+def test_every_promise_holds_on_postgres_by_chance_too(postgres_store: PostgresJobStore) -> None:
+    for seed in range(40):
+        world = new_world(store=postgres_store, partitions=1 + seed % 2)
+        assert interleave(world, random.Random(seed)) is None, f"seed {seed}"
+
+
+@pytest.mark.parametrize("start", range(0, 200, 50))
+def test_every_promise_holds_by_chance_too(start: int) -> None:
+    """Without hypothesis the interleavings are plainer, but longer, and there are many more of them."""
+    for seed in range(start, start + 50):
+        world = new_world(partitions=1 + seed % 2)
+        assert interleave(world, random.Random(seed), steps=120) is None, f"seed {seed}"
+
+
+@pytest.mark.parametrize("name", [name for name, each in BREAKS.items() if each.course])
+def test_a_course_of_events_that_only_one_protection_survives(name: str) -> None:
+    taken_out = BREAKS[name]
+    assert course_of(taken_out, Parts()) is None
+    assert_noticed(course_of(taken_out, taken_out.parts), taken_out)
+
+
+def course_of(taken_out: Break, parts: Parts) -> Violation | None:
+    world = new_world(partitions=1, parts=parts)
+    assert taken_out.course is not None
+    try:
+        taken_out.course(world)
+        world.check()
+        world.heal()
+    except Violation as violation:
+        return violation
+    return None
+
+
+@pytest.mark.parametrize("name", [name for name, each in BREAKS.items() if not each.course])
+def test_a_protection_that_is_taken_out_is_missed(name: str) -> None:
+    taken_out = BREAKS[name]
+    worlds = (new_world(partitions=1 + seed % 2, parts=taken_out.parts) for seed in range(WORTHWHILE_SEEDS))
+    found = (interleave(world, random.Random(seed)) for seed, world in enumerate(worlds))
+    assert_noticed(next((violation for violation in found if violation), None), taken_out)
+
+
+def assert_noticed(violation: Violation | None, taken_out: Break) -> None:
+    assert violation is not None, "nothing was noticed"
+    assert str(violation).split(":")[0] in taken_out.broken
