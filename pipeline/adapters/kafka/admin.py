@@ -156,6 +156,10 @@ class KafkaAdmin:
         """
         return self._offsets(self._partitions(topics), _END)
 
+    def start_offsets(self, topics: Sequence[str]) -> dict[Partition, int]:
+        """Where the first record of each partition lies that is still there. Raises `TopicsMissing`."""
+        return self._offsets(self._partitions(topics), _START)
+
     def group_lag(self, group: str, topics: Sequence[str]) -> dict[Partition, GroupPosition]:
         """How far a group has come. A group that does not exist has committed nothing. Raises `TopicsMissing`."""
         ends = self.end_offsets(topics)
