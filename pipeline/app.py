@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 from pipeline.adapters.avro.catalog import SchemaCatalog, packaged_schemas_dir
 from pipeline.adapters.avro.codec import AvroCodec
 from pipeline.adapters.avro.events import encode_event
-from pipeline.adapters.kafka.config import admin_config, consumer_config, producer_config
+from pipeline.adapters.kafka.config import Conf, admin_config, consumer_config, producer_config
 from pipeline.adapters.kafka.consumer import KafkaJobConsumer
+from pipeline.adapters.kafka.probe import KafkaProbe
 from pipeline.adapters.kafka.producer import KafkaJobProducer
 from pipeline.adapters.kafka.split import SplitConsumer
 from pipeline.adapters.postgres.effects import PostgresEffects, connect
@@ -52,6 +53,7 @@ from pipeline.runtime.schemas import Announcer
 from pipeline.runtime.settle_loop import Results, SettleLoop
 from pipeline.runtime.settler import Settler
 from pipeline.runtime.time import StoreClock
+from pipeline.runtime.watchdog import Watchdog
 from pipeline.runtime.worker import Worker, WorkerParts, WorkerSettings
 
 __all__ = ["Pipeline"]
@@ -329,6 +331,7 @@ class _WorkerBuilder:
         producer = self._app._producer(settings.topics.max_message_bytes + ERROR_HEADROOM_BYTES)  # noqa: SLF001
         events = self._events(producer)
         consumer = self._consumer()
+        intake = self._intake(consumer, buffer, events)
         parking = self._app.parking()
         settler = self._settler(buffer, store, producer, events, parking, results)
         parts = WorkerParts(
@@ -337,7 +340,7 @@ class _WorkerBuilder:
             store=store,
             effects=effects,
             buffer=buffer,
-            intake=self._intake(consumer, buffer, events),
+            intake=intake,
             claimer=self._claimer(buffer, store, codec, events, results),
             settling=self._settling(results, settler),
             executors=self._executors(buffer, contexts, on_runs, heartbeat),
@@ -346,6 +349,7 @@ class _WorkerBuilder:
             metrics=self._metrics,
             parking=parking,
             clock=self._store_clock,
+            watchdog=self._watchdog(consumer, intake),
         )
         return Worker(
             parts,
@@ -369,11 +373,25 @@ class _WorkerBuilder:
         main, retry = self._member(""), self._member("-retry")
         return SplitConsumer(main, retry, is_second=self._is_retry)
 
+    def _watchdog(self, consumer: SplitConsumer, intake: Intake) -> Watchdog:
+        return Watchdog(
+            consumer=consumer,
+            progress=intake.progress,
+            probe=KafkaProbe(self._member_config(""), timeout=self._settings.kafka.request_timeout),
+            metrics=self._metrics,
+            queue=self._queue,
+            clock=self._clock,
+            patience=self._settings.worker.stuck_after,
+        )
+
     def _member(self, suffix: str) -> KafkaJobConsumer:
+        return KafkaJobConsumer(self._member_config(suffix), timeout=self._settings.kafka.request_timeout)
+
+    def _member_config(self, suffix: str) -> Conf:
         kafka, worker = self._settings.kafka, self._settings.worker
         extra = dict(self._app.client_options("consumer"))
         static = extra.pop("group.instance.id", worker.static_member_id)
-        config = consumer_config(
+        return consumer_config(
             kafka.bootstrap_servers,
             group=self._group,
             protocol=worker.rebalance_protocol,
@@ -382,7 +400,6 @@ class _WorkerBuilder:
             max_poll_interval=worker.max_poll_interval,
             extra=extra,
         )
-        return KafkaJobConsumer(config, timeout=kafka.request_timeout)
 
     def _events(self, producer: KafkaJobProducer) -> EventSink:
         log = MoveLog(sys.stderr, enabled=self._settings.log.moves, format=self._settings.log.format)

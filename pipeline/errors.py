@@ -14,6 +14,7 @@ __all__ = [
     "EmbeddedError",
     "InvalidJob",
     "JobNotFound",
+    "PartitionStuck",
     "PayloadError",
     "PayloadTooLarge",
     "PipelineError",
@@ -75,6 +76,10 @@ class TopicsMissing(PipelineError):
 
 class TopicsError(PipelineError):
     """The topics differ from their declaration in a way that cannot be applied safely."""
+
+
+class PartitionStuck(PipelineError):
+    """Records are there, and Kafka's client does not give them, even after the worker has joined its group anew."""
 
 
 class StoreUnavailable(PipelineError):

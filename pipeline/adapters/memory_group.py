@@ -148,6 +148,14 @@ class MemoryJobConsumer:
                 lags[partition.topic] = lags.get(partition.topic, 0) + behind
             return lags
 
+    def rejoin(self, partitions: Sequence[Partition]) -> None:
+        """See `JobConsumer.rejoin`."""
+        del partitions
+        listener, topics = self._listener, self.topics
+        if listener is not None:
+            self.close()
+            self.subscribe(topics, listener)
+
     def close(self) -> None:
         """See `JobConsumer.close`."""
         listener, self._listener = self._listener, None  # no poll joins again

@@ -111,6 +111,11 @@ class PrometheusMetrics(Collector):
     def fenced(self, job_type: str, queue: str, n: int = 1) -> None:
         self._count(catalogue.FENCED, job_type, queue, n)
 
+    def partitions_stuck(self, queue: str, n: int = 1) -> None:
+        with self._lock:
+            stuck = self._numbers[catalogue.STUCK.name]
+            stuck[(queue,)] = stuck.get((queue,), 0) + n
+
     def observe_processing(self, job_type: str, queue: str, values: Sequence[float], *, outcome: str) -> None:
         self._observe(catalogue.PROCESSING, (self._bounded(job_type), queue, outcome), values)
 

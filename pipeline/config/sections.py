@@ -348,6 +348,12 @@ class WorkerSettings(Section):
     max_poll_interval: float = Field(
         300.0, ge=1, le=86_400, description="The group does the same with a worker that has stopped polling."
     )
+    stuck_after: float = Field(
+        60.0,
+        ge=1,
+        le=86_400,
+        description="A partition that has records and gives none for so long is stuck: the worker joins the group anew.",
+    )
     http_host: str = Field("127.0.0.1", min_length=1, description="Address of /metrics, /livez and /readyz.")
     http_port: int | None = Field(
         9464,

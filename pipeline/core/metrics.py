@@ -85,6 +85,11 @@ RESCUED = _counter("jobs_rescued", "Jobs that were taken over from a dead worker
 FENCED = _counter(
     "settles_fenced", "Settles refused for an old fencing token: the worker had lost its lease."
 )
+STUCK = _counter(
+    "partitions_stuck",
+    "Partitions found stuck: records were there, and none came; the worker joined anew.",
+    ("queue",),
+)
 LAG = _gauge(
     "queue_lag", "Records not yet done in this worker's partitions; kind is main or retry.", ("queue", "kind")
 )
@@ -133,6 +138,7 @@ CATALOGUE = (
     HELD,
     RESCUED,
     FENCED,
+    STUCK,
     LAG,
     DLQ_DEPTH,
     BUFFER_FILL,
@@ -177,6 +183,8 @@ class Metrics(Protocol):
 
     def fenced(self, job_type: str, queue: str, n: int = 1) -> None: ...
 
+    def partitions_stuck(self, queue: str, n: int = 1) -> None: ...
+
     def observe_processing(self, job_type: str, queue: str, values: Sequence[float], *, outcome: str) -> None:
         """Many run times at once, in seconds. `outcome` is the state that the runs led to."""
         ...
@@ -211,6 +219,7 @@ class NoMetrics:
         pass
 
     enqueued = claimed = completed = failed = retried = snoozed = cancelled = dead = _ignore
-    duplicates = held = rescued = fenced = observe_processing = observe_waiting = _ignore
+    duplicates = held = rescued = fenced = partitions_stuck = _ignore
+    observe_processing = observe_waiting = _ignore
     set_lag = set_dlq_depth = set_buffer_fill = set_running = set_delayed = set_settles_held = _ignore
     set_breaker = set_shelved = breaker_opened = expired = _ignore

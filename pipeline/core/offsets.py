@@ -103,6 +103,13 @@ class OffsetTracker:
         tracked = self._partitions.get(partition)
         return len(tracked.pending) - len(tracked.done) if tracked else 0
 
+    def position(self, partition: Partition) -> int | None:
+        """One beyond the last record that was received in this assignment; None before the first one."""
+        tracked = self._partitions.get(partition)
+        if tracked is None:
+            return None
+        return tracked.pending[-1] + 1 if tracked.pending else tracked.next_offset
+
     def beyond(self, partition: Partition) -> int:
         """How many records were received from the first one on that is not done: what would come again after a crash."""
         tracked = self._partitions.get(partition)

@@ -28,6 +28,7 @@ __all__ = [
     "JobStore",
     "Outgoing",
     "Parking",
+    "Probe",
     "RebalanceListener",
     "WorkerInfo",
 ]
@@ -144,8 +145,26 @@ class JobConsumer(Protocol):
         """Records behind the end, per topic, over the assigned partitions, from what the client knows locally."""
         ...
 
+    def rejoin(self, partitions: Sequence[Partition]) -> None:
+        """Leave the group and join it anew with another client, because nothing comes from these partitions.
+
+        The listener is told as in any rebalance. Raises what `close` and `subscribe` raise.
+        """
+        ...
+
     def close(self) -> None:
         """Leave the group. `on_revoked` may be called from here."""
+        ...
+
+
+class Probe(Protocol):
+    """A look at partitions from outside of the group."""
+
+    def readable(self, positions: Mapping[Partition, int | None]) -> dict[Partition, int]:
+        """In which of these partitions a record can be read at a position or after it, and where the first one lies.
+
+        None stands for the position that the group has committed. Raises `PipelineError` when it cannot be told.
+        """
         ...
 
 

@@ -30,6 +30,7 @@ from typing import NamedTuple
 from pipeline.core.caps import Caps
 from pipeline.core.offsets import OffsetTracker, Partition
 from pipeline.core.order import KeyGate
+from pipeline.core.stuck import Progress
 from pipeline.runtime.delivery import Delivery
 
 __all__ = ["Aside", "Buffer", "Limits", "Load"]
@@ -383,6 +384,15 @@ class Buffer:
         """What waits for its key, and in which partitions."""
         with self._changed:
             return Aside(self._aside.total(), self._aside_bytes, frozenset(self._aside))
+
+    def progress(self) -> dict[Partition, Progress]:
+        """How far each assigned partition has come."""
+        with self._changed:
+            tracker = self._tracker
+            return {
+                p: Progress(tracker.epoch(p), tracker.position(p), tracker.unfinished(p))
+                for p in tracker.assigned()
+            }
 
     def far_ahead(self, most: int) -> set[Partition]:
         """Partitions in which more than `most` records were received from the first unfinished one on."""

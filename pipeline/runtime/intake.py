@@ -13,6 +13,7 @@ from pipeline.core.headers import parse_job
 from pipeline.core.job import Record
 from pipeline.core.offsets import Partition
 from pipeline.core.ports import JobConsumer
+from pipeline.core.stuck import Progress
 from pipeline.runtime.buffer import Buffer, Limits
 from pipeline.runtime.delivery import Delivery
 from pipeline.runtime.events import EventSink
@@ -150,6 +151,11 @@ class Intake:
 
     def paused(self) -> int:
         return len(self._paused)
+
+    def progress(self) -> dict[Partition, Progress]:
+        """How far the partitions have come that are not paused."""
+        seen = self._buffer.progress()
+        return {partition: seen[partition] for partition in seen.keys() - self._paused}
 
     # --- rebalances, called from within poll
 

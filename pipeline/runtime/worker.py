@@ -25,6 +25,7 @@ from pipeline.runtime.handlers import SUSPECT
 from pipeline.runtime.heartbeat import Heartbeat
 from pipeline.runtime.intake import Intake
 from pipeline.runtime.settle_loop import SettleLoop
+from pipeline.runtime.watchdog import Watchdog
 
 __all__ = ["Worker", "WorkerParts", "WorkerSettings"]
 
@@ -63,6 +64,7 @@ class WorkerParts(NamedTuple):
     metrics: Metrics
     parking: Parking
     clock: Clock
+    watchdog: Watchdog
 
 
 class Worker:
@@ -103,6 +105,7 @@ class Worker:
         self._spawn("heartbeat", parts.heartbeat.loop)
         claims = self._spawn("claim", self._claim_loop)
         self._spawn("settle", parts.settling.run)
+        self._spawn("watchdog", parts.watchdog.loop)
         log.info("worker started", extra={"action": "started", "topics": list(self._settings.topics)})
         try:
             while not self._stopping.is_set():
@@ -130,6 +133,7 @@ class Worker:
             "store": ""
             if self._parts.heartbeat.alive()
             else "the heartbeat is not renewed: nothing is claimed",
+            "partitions": self._parts.watchdog.finding(),
             "stopping": "draining" if self._stopping.is_set() else "",
         }
 
@@ -163,6 +167,8 @@ class Worker:
         if self._polled_at >= self._gauges_due:
             self._gauges_due = self._polled_at + 1.0
             self._set_gauges()
+            if not self._stopping.is_set():
+                parts.watchdog.step()
 
     def _leave_for(self, trouble: str) -> None:
         """Rather than sit half dead on its partitions the worker drains and leaves, for a supervisor to replace it."""
@@ -247,6 +253,7 @@ class Worker:
             parts.intake.commit()
         parts.buffer.hand_back_all()
         parts.heartbeat.stop()
+        parts.watchdog.stop()
         if not still_running:
             self._leave()
         parts.consumer.close()

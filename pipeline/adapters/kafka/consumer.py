@@ -41,10 +41,12 @@ class KafkaJobConsumer:
     """`JobConsumer` on librdkafka. `config` comes from `consumer_config`; `timeout` bounds each question to the cluster."""
 
     def __init__(self, config: Conf, *, timeout: float = 10.0) -> None:
+        self._config = config
         self._bootstrap: str = config["bootstrap.servers"]
         self._timeout = timeout
         self._cooperative = is_cooperative(config)
         self._listener: RebalanceListener | None = None
+        self._topics: list[str] = []
         self._assigned: set[Partition] = set()
         self._moved = False  # partitions were taken away during the poll under way
         self._max_poll_interval = int(config.get("max.poll.interval.ms", "300000")) / 1000
@@ -57,15 +59,18 @@ class KafkaJobConsumer:
         self._error: BaseException | None = None  # raised by the listener or found in an event
         self._fetched: list[Message] = []
         self._log = ClientLog()
+        self._consumer = self._client()
+
+    def _client(self) -> Consumer:
         callbacks = {"on_commit": self._on_commit, "error_cb": self._on_error}
-        self._consumer = construct(Consumer, {**config, **callbacks}, self._log)
+        return construct(Consumer, {**self._config, **callbacks}, self._log)
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
         """See `JobConsumer.subscribe`."""
         require_topics(self._consumer, topics, bootstrap=self._bootstrap, timeout=self._timeout)
-        self._listener = listener
+        self._listener, self._topics = listener, list(topics)
         self._consumer.subscribe(
-            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
 
     def poll(self, max_records: int, timeout: float) -> list[Record]:
@@ -135,6 +140,19 @@ class KafkaJobConsumer:
                 behind = max(0, end - start)
             lags[partition.topic] = lags.get(partition.topic, 0) + behind
         return lags
+
+    def rejoin(self, partitions: Sequence[Partition]) -> None:
+        """See `JobConsumer.rejoin`. All partitions of this member are given up, and what it had fetched is forgotten."""
+        listener = self._listener
+        if self._closed or listener is None:
+            return
+        logger.warning("joining the group anew for %s", partitions, extra={"action": "rejoining"})
+        self.close()
+        self._fetched.clear()
+        self._consumer = self._client()
+        self._closed = False
+        self._polled = time.monotonic()
+        self.subscribe(self._topics, listener)
 
     def close(self) -> None:
         """See `JobConsumer.close`. Bounded, also while Kafka is away. Raises what the listener raised, at the end."""

@@ -63,6 +63,12 @@ class SplitConsumer:
     def lag(self) -> dict[str, int]:
         return self._first.lag() | self._second.lag()
 
+    def rejoin(self, partitions: Sequence[Partition]) -> None:
+        """Only the member joins anew that has such a partition."""
+        for consumer, own in self._each(partitions, _topic):
+            if own:
+                consumer.rejoin(own)
+
     def close(self) -> None:
         """Both leave, also when the first one's listener raises."""
         try:
