@@ -124,7 +124,8 @@ def declare(
             _spec(names.dlq(queue), settings.partitions, settings.dlq_retention_ms, settings, onward)
         )
     specs.append(_spec(names.events, settings.events_partitions, settings.events_retention_ms, settings, {}))
-    compact = {"cleanup.policy": "compact"}
+    # Only closed segments are compacted, and every process that publishes writes its schemas once more.
+    compact = {"cleanup.policy": "compact", "segment.ms": "3600000"}
     specs.append(_spec(names.schemas, 1, -1, settings, compact))
     return specs
 

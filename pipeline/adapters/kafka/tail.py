@@ -66,9 +66,10 @@ class KafkaTail:
             return
         heard = time.monotonic()
         while any(self._positions[number] < end for number, end in ends.items()):
-            messages = consumer.consume(_BATCH, _POLL_SECONDS)
-            yield from self._records(messages)
-            if messages:
+            # One first: asked for many, the client would wait the whole time for so many to come.
+            first = consumer.poll(_POLL_SECONDS)
+            if first is not None:
+                yield from self._records([first, *consumer.consume(_BATCH, 0)])
                 heard = time.monotonic()
             elif time.monotonic() - heard > self._timeout:
                 raise BrokerUnavailable(f"Kafka at {self._bootstrap} sent nothing for {self._timeout:g} s")
