@@ -75,18 +75,9 @@ def test_a_job_is_never_due_before_its_time(due_at: float) -> None:
 
 
 def test_absent_values_have_no_header() -> None:
-    names = [name for name, _ in job_headers(JOB, ce_time=CE_TIME)]
-    assert names == [
-        h.SPECVERSION,
-        h.ID,
-        h.TYPE,
-        h.SOURCE,
-        h.TIME,
-        h.CONTENT_TYPE,
-        h.TENANT,
-        h.ATTEMPT,
-        h.HOP,
-    ]
+    names = {name for name, _ in job_headers(JOB, ce_time=CE_TIME)}
+    always = {h.SPECVERSION, h.ID, h.TYPE, h.SOURCE, h.TIME, h.CONTENT_TYPE, h.TENANT, h.ATTEMPT, h.HOP}
+    assert names == always
 
 
 def test_a_record_of_a_foreign_producer_needs_only_id_type_and_tenant() -> None:
