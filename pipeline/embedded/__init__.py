@@ -9,6 +9,15 @@ from pipeline.embedded.kafka import EmbeddedKafka
 from pipeline.embedded.kafka_config import ExtraListener
 from pipeline.embedded.postgres import EmbeddedPostgres
 from pipeline.embedded.prepare import prepare
+from pipeline.embedded.registry import EmbeddedRegistry
 from pipeline.embedded.servers import Servers, start_servers
 
-__all__ = ["EmbeddedKafka", "EmbeddedPostgres", "ExtraListener", "Servers", "prepare", "start_servers"]
+__all__ = [
+    "EmbeddedKafka",
+    "EmbeddedPostgres",
+    "EmbeddedRegistry",
+    "ExtraListener",
+    "Servers",
+    "prepare",
+    "start_servers",
+]
