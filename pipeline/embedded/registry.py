@@ -30,10 +30,10 @@ from pipeline.errors import EmbeddedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["EmbeddedRegistry", "ensure_registry"]
+__all__ = ["VERSION", "EmbeddedRegistry", "ensure_registry"]
 
-_VERSION = "3.3.3"
-_COORDINATE = f"io.apicurio:apicurio-registry-app:{_VERSION}:all:tar.gz"
+VERSION = "3.3.3"
+_COORDINATE = f"io.apicurio:apicurio-registry-app:{VERSION}:all:tar.gz"
 _SHA256 = "8bc6751c76d963734224b01d5e7f84ccb3cb61c87d3bd77c36c35f10a5cbed63"
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _PATH = "/apis/ccompat/v7"
@@ -44,7 +44,7 @@ def ensure_registry(log: Callable[[str], None] = quiet, *, cache: Path | None = 
 
     Safe in two processes at once. Raises EmbeddedError when they cannot be fetched.
     """
-    folder = (cache or cache_root()) / f"registry-{_VERSION}"
+    folder = (cache or cache_root()) / f"registry-{VERSION}"
     if folder.is_dir():
         return folder
     try:
@@ -63,7 +63,7 @@ def _install(folder: Path, log: Callable[[str], None]) -> None:
     # Unpacked beside its place and moved there when complete: a cut-off attempt is never taken for a registry.
     with (
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=".registry-") as scratch,
-        progress(f"downloading the schema registry {_VERSION}", total=1, log=log) as step,
+        progress(f"downloading the schema registry {VERSION}", total=1, log=log) as step,
     ):
         step("158 MB")
         archive = Path(scratch) / "registry.tar.gz"
