@@ -58,12 +58,17 @@ class ChildPools:
 
     def _for_processes(self) -> PoolSettings:
         worker = self._settings.worker
-        slots = worker.process_concurrency or len(os.sched_getaffinity(0))
+        slots = worker.process_concurrency or _cores()
         return PoolSettings(slots, worker.batch_max, worker.process_max_jobs)
 
     def _for_suspects(self) -> PoolSettings:
         worker = self._settings.worker
         return PoolSettings(worker.suspect_concurrency, 0, worker.process_max_jobs, IDLE_SECONDS)
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _new_child(target: str, settings: Settings, *, worker_id: str) -> Callable[[], ChildProcess]:

@@ -13,22 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pipeline.core.clock import Clock
-from pipeline.core.job import Source
-from pipeline.core.outcome import Crashed, Failure, Outcome
 from pipeline.runtime.delivery import Delivery, Run
-from pipeline.runtime.executors.base import SUCCEEDED, OnRuns, Pace, timed_out
-from pipeline.runtime.executors.remote import (
-    Answered,
-    ChildBroken,
-    ChildProcess,
-    Ending,
-    Exhausted,
-    Overran,
-    Unstarted,
-    Vanished,
-)
-from pipeline.runtime.executors.wire import JobOrder, pack_job
-from pipeline.runtime.handlers import ASYNC
+from pipeline.runtime.executors.base import OnRuns, Pace
+from pipeline.runtime.executors.orders import limit_of, order_for, outcome_of_ending
+from pipeline.runtime.executors.remote import Answered, ChildBroken, ChildProcess, Unstarted
 
 __all__ = ["PoolSettings", "ProcessExecutor", "SuspectExecutor"]
 
@@ -36,7 +24,6 @@ log = logging.getLogger("pipeline.executor")
 
 MOST_FAILURES = 5  # children that could not be used, in a row: the worker cannot do this work
 BACKOFF_SECONDS = 0.5
-CANCEL_GRACE = 2.0  # what a coroutine gets to end after it was cancelled
 
 
 class PoolSettings(NamedTuple):
@@ -50,6 +37,8 @@ class PoolSettings(NamedTuple):
 
 class ProcessExecutor:
     """See the module. `new_child` starts a process; `alive` is whether the worker's lease holds."""
+
+    _name = "process"
 
     def __init__(
         self,
@@ -82,11 +71,9 @@ class ProcessExecutor:
 
     def start(self) -> None:
         for number in range(self._settings.slots):
-            thread = threading.Thread(target=self._loop, name=f"{self._name}-{number}", daemon=True)
+            thread = threading.Thread(target=self._guarded_loop, name=f"{self._name}-{number}", daemon=True)
             thread.start()
             self._threads.append(thread)
-
-    _name = "process"
 
     def capacity(self) -> int:
         with self._work:
@@ -129,12 +116,19 @@ class ProcessExecutor:
 
     # --- the thread of a child
 
+    def _guarded_loop(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:
+            log.critical("a thread of the pool fails", exc_info=error, extra={"action": "failed"})
+            self._trouble = f"a thread that watches a child process failed: {error}"
+
     def _loop(self) -> None:
         while self._wanted():
             child = self._started()
             if child is not None:
                 self._serve(child)
-                self._forget(child)
+                self._part_with(child)
 
     def _wanted(self) -> bool:
         """Wait until one more child is wanted; False when no more is."""
@@ -155,21 +149,28 @@ class ProcessExecutor:
     def _start_child(self) -> ChildProcess | None:
         try:
             child = self._new_child()
-            with self._work:
-                self._children.add(child)
+        except ChildBroken as error:
+            self._not_started(error)
+            return None
+        with self._work:
+            self._children.add(child)
+        try:
             child.wait_ready()
         except ChildBroken as error:
-            with self._work:
-                self._starting -= 1
-            self._failed(str(error))
+            self._part_with(child)
+            self._not_started(error)
             return None
         with self._work:
             self._starting -= 1
             self._ready += 1
-            child.busy = False
         log.info("child process started", extra={"action": "child_started", "child": child.pid})
         self._on_room()
         return child
+
+    def _not_started(self, error: ChildBroken) -> None:
+        with self._work:
+            self._starting -= 1
+        self._failed(str(error))
 
     def _failed(self, why: str) -> None:
         """A child was of no use, through no fault of a job: wait before the next."""
@@ -184,18 +185,19 @@ class ProcessExecutor:
         with self._work:
             self._work.wait_for(lambda: self._ended, BACKOFF_SECONDS * 2 ** min(failures, MOST_FAILURES))
 
-    def _forget(self, child: ChildProcess) -> None:
+    def _part_with(self, child: ChildProcess) -> None:
         child.retire()
         with self._work:
             self._children.discard(child)
-            self._ready -= 1
 
     def _serve(self, child: ChildProcess) -> None:
         """Give the child jobs until it has had enough, is idle for too long, or is gone."""
-        while child.jobs < self._settings.jobs_per_child:
+        alive = True
+        while alive and child.jobs < self._settings.jobs_per_child:
             delivery = self._next(child)
-            if delivery is None or not self._run(child, delivery):
-                return
+            alive = delivery is not None and self._run(child, delivery)
+        with self._work:
+            self._ready -= 1
 
     def _next(self, child: ChildProcess) -> Delivery | None:
         with self._work:
@@ -220,7 +222,7 @@ class ProcessExecutor:
 
         child.tell_lease(lost=not self._alive())
         ending, committed = child.run(
-            self._order(delivery), limit=_limit(delivery), on_start=on_start, watch=watch
+            order_for(delivery, self._clock), limit=limit_of(delivery), on_start=on_start, watch=watch
         )
         with self._work:
             child.busy = False
@@ -229,14 +231,10 @@ class ProcessExecutor:
         if isinstance(ending, Unstarted):
             self._again(delivery, ending)
         elif not abandoned:
-            self._end(Run(delivery, self._outcome(delivery, ending, started), started, self._clock.time()))
+            ended = self._clock.time()
+            outcome = outcome_of_ending(delivery, ending, ended - started)
+            self._end(Run(delivery, outcome, started, ended))
         return isinstance(ending, Answered)
-
-    def _order(self, delivery: Delivery) -> bytes:
-        source = Source(*delivery.partition, delivery.record.offset)
-        now, at = self._clock.time(), self._clock.monotonic()
-        value = delivery.record.value or b""
-        return pack_job(JobOrder(delivery.job, source, delivery.token, now, at, value))
 
     def _again(self, delivery: Delivery, ending: Unstarted) -> None:
         """The child was gone before it had begun: nothing is proven against the job, and it is first in line again."""
@@ -256,29 +254,6 @@ class ProcessExecutor:
         if room:
             self._on_room()
 
-    def _outcome(self, delivery: Delivery, ending: Ending, started: float) -> Outcome:
-        if isinstance(ending, Answered):
-            return ending.outcome
-        if isinstance(ending, Overran):
-            self._tell(delivery, "the time limit came", action="child_overran")
-            return SUCCEEDED if delivery.committed else timed_out(delivery, self._clock.time() - started)
-        failure = _failure(ending)
-        self._tell(delivery, failure.message, action="child_died")
-        return SUCCEEDED if delivery.committed else Crashed(failure, delivery.crashes + 1)
-
-    def _tell(self, delivery: Delivery, why: str, *, action: str) -> None:
-        log.error(
-            "child process lost with its job: %s",
-            why,
-            extra={
-                "action": action,
-                "job_id": delivery.job.job_id,
-                "job_type": delivery.job.job_type,
-                "crashes_before": delivery.crashes,
-                "committed": delivery.committed,
-            },
-        )
-
 
 class SuspectExecutor(ProcessExecutor):
     """For jobs whose worker died, whatever their handler is: no lane is read for it, claims find out."""
@@ -287,15 +262,3 @@ class SuspectExecutor(ProcessExecutor):
 
     def capacity(self) -> int:
         return 0
-
-
-def _limit(delivery: Delivery) -> float | None:
-    assert delivery.handler is not None
-    limit = delivery.handler.job_type.timeout
-    return limit + CANCEL_GRACE if limit is not None and delivery.handler.lane == ASYNC else limit
-
-
-def _failure(ending: Exhausted | Vanished | Unstarted) -> Failure:
-    if isinstance(ending, Exhausted):
-        return ending.failure
-    return Failure("ProcessDied", f"the process in which the job ran alone {ending.how}")

@@ -92,15 +92,15 @@ class ChildProcess:
         return self._process.pid
 
     def wait_ready(self) -> None:
-        """Raises `ChildBroken` when it does not come up; then it is gone."""
+        """Raises `ChildBroken` when it does not come up."""
         message = self._receive(time.monotonic() + BOOT_SECONDS)
         if message is None:
             self.kill()
             raise ChildBroken(f"the child process {self._how_it_ended()} before it was ready")
         kind, data = message
         if kind is not Kind.READY:
-            self.kill()
             raise ChildBroken(f"the child process cannot work: {data}")
+        self.busy = False
 
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -168,7 +168,7 @@ class ChildProcess:
         return f"was killed by signal {-code}"
 
     def retire(self) -> None:
-        """Let it end by itself, within a bound."""
+        """Let it end by itself, within a bound. The last thing that is asked of it."""
         self._connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(LEAVING_SECONDS)

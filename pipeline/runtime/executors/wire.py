@@ -10,19 +10,10 @@ from __future__ import annotations
 
 import json
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from pipeline.core.job import Job, Source
-from pipeline.core.outcome import (
-    Cancelled,
-    Failed,
-    Failure,
-    Lost,
-    Outcome,
-    Rejected,
-    Snoozed,
-    Succeeded,
-)
+from pipeline.core.outcome import Failure, Outcome
 
 __all__ = ["JobOrder", "Kind", "pack", "pack_job", "pack_outcome", "unpack", "unpack_job", "unpack_outcome"]
 
@@ -50,9 +41,7 @@ class JobOrder(NamedTuple):
     value: bytes
 
 
-_OUTCOMES: dict[str, Any] = {
-    kind.__name__: kind for kind in (Succeeded, Failed, Rejected, Snoozed, Cancelled, Lost)
-}
+_OUTCOMES: dict[str, Any] = {kind.__name__: kind for kind in get_args(Outcome)}
 
 
 def pack(kind: Kind, data: object = None) -> bytes:
