@@ -108,6 +108,9 @@ class PrometheusMetrics(Collector):
     def rescued(self, job_type: str, queue: str, n: int = 1) -> None:
         self._count(catalogue.RESCUED, job_type, queue, n)
 
+    def crashed(self, job_type: str, queue: str, n: int = 1) -> None:
+        self._count(catalogue.CRASHED, job_type, queue, n)
+
     def fenced(self, job_type: str, queue: str, n: int = 1) -> None:
         self._count(catalogue.FENCED, job_type, queue, n)
 

@@ -82,6 +82,7 @@ DUPLICATES = _counter(
 )
 HELD = _counter("jobs_held", "Claims put off because a live worker holds the job.")
 RESCUED = _counter("jobs_rescued", "Jobs that were taken over from a dead worker.")
+CRASHED = _counter("jobs_crashed", "Runs that ended with the process in which the job ran alone.")
 FENCED = _counter(
     "settles_fenced", "Settles refused for an old fencing token: the worker had lost its lease."
 )
@@ -137,6 +138,7 @@ CATALOGUE = (
     DUPLICATES,
     HELD,
     RESCUED,
+    CRASHED,
     FENCED,
     STUCK,
     LAG,
@@ -181,6 +183,8 @@ class Metrics(Protocol):
 
     def rescued(self, job_type: str, queue: str, n: int = 1) -> None: ...
 
+    def crashed(self, job_type: str, queue: str, n: int = 1) -> None: ...
+
     def fenced(self, job_type: str, queue: str, n: int = 1) -> None: ...
 
     def partitions_stuck(self, queue: str, n: int = 1) -> None: ...
@@ -219,7 +223,7 @@ class NoMetrics:
         pass
 
     enqueued = claimed = completed = failed = retried = snoozed = cancelled = dead = _ignore
-    duplicates = held = rescued = fenced = partitions_stuck = _ignore
+    duplicates = held = rescued = crashed = fenced = partitions_stuck = _ignore
     observe_processing = observe_waiting = _ignore
     set_lag = set_dlq_depth = set_buffer_fill = set_running = set_delayed = set_settles_held = _ignore
     set_breaker = set_shelved = breaker_opened = expired = _ignore

@@ -213,6 +213,8 @@ class Settler:
                 why = "snoozed"
             key = (job.job_type, job.queue, decision.state, why)
             groups.setdefault(key, []).append(max(0.0, run.finished_at - run.started_at))
+            if isinstance(run.outcome, Crashed):
+                self._metrics.crashed(job.job_type, job.queue, 1)
         for (job_type, queue, state, why), seconds in groups.items():
             self._metrics.observe_processing(job_type, queue, seconds, outcome=state.value)
             self._count_ends(job_type, queue, state, why, n=len(seconds))

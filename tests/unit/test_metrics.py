@@ -24,6 +24,7 @@ COUNTS = (
     "duplicates",
     "held",
     "rescued",
+    "crashed",
     "fenced",
 )
 
