@@ -133,7 +133,8 @@ class SettleLoop:
         except StoreUnavailable as error:
             log.warning("cannot settle: %s", error, extra={"action": "settle_failed"})
             self._ended.wait(OUTAGE_PAUSE)
-            return pending
+            # One that is on its way comes back by itself: kept here as well, its record would be written twice.
+            return [item for item in pending if not item.on_the_way]
         if self._all_stuck:
             self._free(batch)
         return later
