@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -70,13 +71,18 @@ def fresh_place(bootstrap: str, dsn: str, *, partitions: int = 12) -> Iterator[P
 def child(place: Place, kind: str, **arguments: Any) -> dict[str, float]:
     """Run `python -m bench.child KIND` in a process of its own and give the figures that it prints."""
     command = [sys.executable, "-m", "bench.child", kind, json.dumps(arguments)]
-    done = subprocess.run(
-        command,
-        env={**os.environ, **place.environment},
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{kind} failed:\n{done.stderr.decode(errors='replace')[-4000:]}")
+    with (
+        tempfile.TemporaryFile() as log
+    ):  # a worker's log goes to a file, as it would; a pipe would cost us its reading
+        done = subprocess.run(
+            command,
+            env={**os.environ, **place.environment},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            check=False,
+        )
+        if done.returncode != 0:
+            log.seek(0)
+            raise RuntimeError(f"{kind} failed:\n{log.read().decode(errors='replace')[-4000:]}")
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
