@@ -100,6 +100,8 @@ def _summary(story: JobStory) -> Iterator[str]:
     yield f"record    {printable(topic)} {partition}:{offset} (the last one claimed)"
     if takeovers := _takeovers(story):
         yield f"rescued   {_times(takeovers)}, from workers that were gone"
+    if story.crashes is not None:
+        yield f"suspect   runs alone in a process{f', which it killed {_times(story.crashes)}' if story.crashes else ''}"
     if replays := _replays(story):
         yield f"replayed  {_times(replays)}"
 
@@ -170,6 +172,7 @@ def story_json(story: JobStory) -> dict[str, object]:
         "finished_at": iso(story.finished_at),
         "due_at": iso(story.due_at),
         "takeovers": _takeovers(story),
+        "crashes": story.crashes,
         "replays": _replays(story),
         "runs": [_run_json(run) for run in _runs(story)],
     }

@@ -56,7 +56,7 @@ class Story:
         return self
 
     def die_with_its_worker(self) -> Story:
-        self.store.leave(self.worker)
+        self.store.heartbeat(WorkerInfo(self.worker, "host-1", 4711, ("default",), 0.0))
         return self
 
 
@@ -132,6 +132,7 @@ def test_a_dead_job_tells_every_attempt_its_rescues_and_its_replays(
     out = show(bench, story).out
     assert "state     dead, reason: rejected, since 2023-11-14 22:13:23Z" in out
     assert "rescued   once, from workers that were gone" in out
+    assert "suspect   runs alone in a process\n" in out
     assert "replayed  once" in out
     *_, lost, failed, dead, dead_again = out.splitlines()
     assert lost.split()[:3] == ["1", "1", "worker-c6"]
@@ -183,6 +184,7 @@ def test_the_story_as_json_has_every_fact(bench: DeskBench, store: PostgresJobSt
         "finished_at": "2023-11-14T22:13:21.250+00:00",
         "due_at": "2023-11-14T22:14:50.000+00:00",
         "takeovers": 0,
+        "crashes": None,
         "replays": 0,
         "runs": [
             {
