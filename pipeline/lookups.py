@@ -17,12 +17,15 @@ from pipeline.runtime.schemas import SchemaFinder, TopicSchemas
 __all__ = ["look_up_everywhere", "open_tail", "schema_finder", "schema_registry", "use_registry_ids"]
 
 
+LOOK_UP_SECONDS = 3.0  # for which no job is claimed, at most, when Kafka is away
+
+
 def schema_finder(settings: Settings) -> SchemaFinder:
     """Looks up writer schemas that are not packaged. Nothing is connected before the first look-up."""
     registry = schema_registry(settings)
     topic = TopicNames(settings.namespace).schemas
     return SchemaFinder(
-        topic=TopicSchemas(open_tail(settings, topic)).find,
+        topic=TopicSchemas(open_tail(settings, topic, timeout=LOOK_UP_SECONDS)).find,
         registry=registry.find if registry else None,
         clock=SystemClock(),
         retry_after=5 * settings.schema_registry.timeout,
@@ -74,11 +77,15 @@ def use_registry_ids(codec: AvroCodec, registry: RegistryClient, declared: Regis
         codec.write_registry_id(job_type.name, *registered)
 
 
-def open_tail(settings: Settings, topic: str, *, start: ReadFrom = BEGINNING) -> KafkaTail:
-    """A topic that is read outside any group, to its end and on."""
+def open_tail(
+    settings: Settings, topic: str, *, start: ReadFrom = BEGINNING, timeout: float = float("inf")
+) -> KafkaTail:
+    """A topic that is read outside any group, to its end and on. A wait is given up after `timeout` seconds, if that is
+    less than what the settings allow.
+    """
     config = consumer_config(
         settings.kafka.bootstrap_servers,
         group=f"{settings.namespace}.tail",  # librdkafka wants one; it is never joined
         extra={**settings.kafka.options, **settings.kafka.consumer_options},
     )
-    return KafkaTail(config, topic, timeout=settings.kafka.request_timeout, start=start)
+    return KafkaTail(config, topic, timeout=min(settings.kafka.request_timeout, timeout), start=start)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import click
@@ -69,14 +71,13 @@ def _consume(
     app = session.app(target)
     tail = open_tail(app.settings, topic, start=read_from(start, now=time.time()))
     printer = _Printer(app.codec(), app.names)
-    printed = 0
-    for record in _records(tail, follow=follow):
-        if not _is_wanted(record, tenant, job_type):
-            continue
-        click.echo(json.dumps(printer.describe(record), ensure_ascii=True, default=str))
-        printed += 1
-        if printed == limit:
-            return
+    with contextlib.suppress(KeyboardInterrupt):  # how --follow ends
+        _print(_wanted(_records(tail, follow=follow), tenant, job_type), printer, limit)
+
+
+def _print(records: Iterator[Record], printer: _Printer, limit: int | None) -> None:
+    for record in islice(records, limit):
+        click.echo(json.dumps(printer.describe(record), default=str))
 
 
 def read_from(text: str, *, now: float) -> ReadFrom:
@@ -108,11 +109,11 @@ def _records(tail: KafkaTail, *, follow: bool) -> Iterator[Record]:
         yield from tail.wait(_WAIT_SECONDS)
 
 
-def _is_wanted(record: Record, tenant: str | None, job_type: str | None) -> bool:
-    if tenant is None and job_type is None:
-        return True
-    job, _ = parse_job(record, queue="")
-    return tenant in (None, job.tenant) and job_type in (None, job.job_type)
+def _wanted(records: Iterator[Record], tenant: str | None, job_type: str | None) -> Iterator[Record]:
+    for record in records:
+        job, _ = parse_job(record, queue="")
+        if tenant in (None, job.tenant) and job_type in (None, job.job_type):
+            yield record
 
 
 class _Printer:

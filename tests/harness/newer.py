@@ -42,6 +42,12 @@ class Versions:
         with self.publisher(version, **changes) as publisher:
             return [publisher.publish(GREET, payload, tenant="acme").job_id for payload in payloads]
 
+    def encode(self, version: int, payload: dict[str, Any]) -> bytes:
+        """What a build of that version writes, in single-object encoding."""
+        built = declare(version)
+        built.app.configure(load_settings(environ=self.world.environment(self.settings(version))))
+        return built.app.codec().encode(GREET, built.model.model_validate(payload))
+
     def start_worker(self, version: int, **changes: object) -> WorkerProcess:
         environ = self.world.environment(self.settings(version, **changes))
         worker = WorkerProcess(

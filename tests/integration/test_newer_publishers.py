@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +15,11 @@ import pytest
 from pipeline.adapters.kafka.config import producer_config
 from pipeline.adapters.kafka.producer import KafkaJobProducer
 from pipeline.core import headers as h
+from pipeline.core.job import Job
 from pipeline.core.ports import Outgoing
 from pipeline.core.state import JobState
 from tests.harness.newer import Versions
+from tests.harness.processes import ROOT
 from tests.harness.versions import GREET
 from tests.harness.world import World
 from tests.servers import TestServers
@@ -62,11 +68,11 @@ def test_a_schema_that_is_nowhere_costs_attempts_then_rests_in_the_dlq_and_a_rep
     versions: Versions,
 ) -> None:
     world = versions.world
-    value, headers = _v3_record(versions)
-    world.admin.delete([world.names.schemas])  # as if that publisher had never been here
-    world.admin.create([spec for spec in world.jobs.app.topics() if spec.name == world.names.schemas])
+    # As from a publisher of another kind, which tells nobody of its schema.
+    value = versions.encode(3, {"name": "Ann", "greeting": "hi", "tone": "warm"})
     job_id = "0198c1d2-0000-7000-8000-000000000001"
-    _send(world, value, [(n, v) for n, v in headers if n != h.ID] + [(h.ID, job_id.encode())])
+    job = Job(job_id, GREET, "acme", "default", enqueued_at=time.time())
+    _send(world, value, h.job_headers(job, ce_time=""))
     old = versions.start_worker(2)
     neighbours = versions.publish(2, *({"name": f"neighbour {number}"} for number in range(20)))
     versions.wait_greeted(neighbours)
@@ -83,16 +89,6 @@ def test_a_schema_that_is_nowhere_costs_attempts_then_rests_in_the_dlq_and_a_rep
     assert replayed.code == 0, replayed.err
     (entry,) = versions.wait_greeted([job_id])
     assert entry["payload"] == {"name": "Ann", "greeting": "hi", "tone": "warm"}
-
-
-def _v3_record(versions: Versions) -> tuple[bytes, h.HeaderList]:
-    """What a v3 publisher writes; its job itself is cancelled by the worker, as a duplicate would be."""
-    world = versions.world
-    versions.publish(3, {"name": "Ann", "greeting": "hi", "tone": "warm"})
-    (record,) = world.records(world.names.main("default"))
-    world.admin.delete([world.names.main("default")])
-    world.admin.create([spec for spec in world.jobs.app.topics() if spec.name == world.names.main("default")])
-    return record.value or b"", record.headers
 
 
 def _send(world: World, value: bytes, headers: h.HeaderList) -> None:
@@ -157,3 +153,24 @@ def test_the_console_shows_jobs_of_every_version_decoded(versions: Versions) -> 
     assert len(shown(world.names.schemas)) == 2
     refused = world.cli("console", "consume", topic, "--from", "yesterday")
     assert (refused.code, "allowed: beginning, end" in refused.err) == (1, True)
+
+
+def test_the_console_follows_a_topic_until_ctrl_c(versions: Versions) -> None:
+    world = versions.world
+    versions.publish(2, {"name": "before"})
+    topic = world.names.main("default")
+    command = [sys.executable, "-m", "pipeline", "console", "consume", topic, "--follow", "--tenant", "acme"]
+    environ = world.environment(versions.settings(2))
+    with subprocess.Popen(
+        command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as console:
+        try:
+            assert console.stdout is not None
+            assert json.loads(console.stdout.readline())["payload"]["name"] == "before"
+            versions.publish(3, {"name": "after"})
+            assert json.loads(console.stdout.readline())["payload"]["name"] == "after"
+            console.send_signal(signal.SIGINT)
+            _, told = console.communicate(timeout=20)
+        finally:
+            console.kill()
+    assert (console.returncode, told) == (0, b"")
