@@ -15,6 +15,7 @@ from pydantic_settings import (
 )
 
 from pipeline.config.base import Clash, Names, allowed, checked_by
+from pipeline.config.dlq import DlqSettings
 from pipeline.config.sections import (
     KafkaSettings,
     LogSettings,
@@ -65,6 +66,7 @@ class Settings(BaseSettings):
     postgres: PostgresSettings = PostgresSettings()
     topics: TopicsSettings = TopicsSettings()
     retry: RetrySettings = RetrySettings()
+    dlq: DlqSettings = DlqSettings()
     publisher: PublisherSettings = PublisherSettings()
     schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
     worker: WorkerSettings = WorkerSettings()
@@ -106,6 +108,13 @@ class Settings(BaseSettings):
         if not value or len(set(value)) < len(value):
             raise ValueError("no name, or one twice")
         return tuple(checked_by(check_name, "queues", name) for name in value)
+
+    @model_validator(mode="after")
+    def _check_dlq_topics(self) -> Settings:
+        for topic in self.dlq.topics:
+            if topic in self.queues or topic.startswith(f"{self.namespace}."):
+                raise Clash("dlq.topics", list(self.dlq.topics), "topics of others, none named as a queue")
+        return self
 
     @model_validator(mode="after")
     def _check_tiers_outlive_outages(self) -> Settings:
