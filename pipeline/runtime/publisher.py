@@ -126,6 +126,8 @@ class Publisher:
     ) -> Future[Published]:
         """Hand a job over. Wrong input raises at once; the future gives what `publish` gives.
 
+        The first job of each type in a process waits until its schema is in the log, without a schema registry.
+
         In asyncio: `await asyncio.wrap_future(publisher.publish_async(...))`.
         """
         request = JobRequest(job_type, payload, tenant, idempotency_key, ordering_key)
