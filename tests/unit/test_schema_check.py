@@ -15,6 +15,7 @@ from pipeline.adapters.avro.lock import LOCK_NAME, locked, read_lock, write_lock
 from pipeline.adapters.avro.models import check_model
 from pipeline.adapters.avro.samples import sample_payloads
 from pipeline.core.findings import ADVICE, Finding
+from pipeline.demo.jobs import app
 from pipeline.errors import SchemaError
 from tests.unit.avro_examples import (
     EVERYTHING,
@@ -350,3 +351,9 @@ def test_the_schemas_of_this_repository_pass_and_are_released() -> None:
     checked = check_folder(SCHEMAS)
     assert checked.findings == []
     assert checked.unreleased() == []
+
+
+def test_the_models_of_the_demo_say_what_the_newest_schemas_say() -> None:
+    versions = check_folder(SCHEMAS).versions
+    for job_type in app.registry.job_types():
+        assert list(check_model(job_type.model, versions[job_type.name][-1])) == []
