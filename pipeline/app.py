@@ -23,21 +23,25 @@ from pipeline.adapters.kafka.consumer import KafkaJobConsumer
 from pipeline.adapters.kafka.probe import KafkaProbe
 from pipeline.adapters.kafka.producer import KafkaJobProducer
 from pipeline.adapters.kafka.split import SplitConsumer
+from pipeline.adapters.postgres.breakers import PostgresBreakers
 from pipeline.adapters.postgres.effects import PostgresEffects, connect
 from pipeline.adapters.postgres.parked import PostgresParking
 from pipeline.adapters.postgres.store import PostgresJobStore
 from pipeline.adapters.prometheus import PrometheusMetrics
 from pipeline.config import Settings, load_settings
 from pipeline.core.backoff import Backoff, RetryPolicy
+from pipeline.core.breaker import Breaker
 from pipeline.core.clock import Clock, SystemClock
 from pipeline.core.job_type import ExecutorName, JobType, Order, Payload, Upcaster
 from pipeline.core.metrics import Metrics, NoMetrics
 from pipeline.core.ports import WorkerInfo
 from pipeline.core.topics import ERROR_HEADROOM_BYTES, TopicNames, TopicSpec, declare
 from pipeline.errors import ConfigError, SchemaError, UnknownQueue
+from pipeline.holds import DEFAULT_BREAKER, build_breakers, shelf_limits
 from pipeline.logs import MoveLog
 from pipeline.lookups import schema_finder, schema_registry, use_registry_ids
 from pipeline.pools import ChildPools
+from pipeline.runtime.breakers import Breakers, BreakerSettings
 from pipeline.runtime.buffer import Buffer, Limits
 from pipeline.runtime.claimer import Claimer
 from pipeline.runtime.contexts import Contexts
@@ -52,6 +56,7 @@ from pipeline.runtime.publisher import Publisher
 from pipeline.runtime.schemas import Announcer
 from pipeline.runtime.settle_loop import Results, SettleLoop
 from pipeline.runtime.settler import Settler
+from pipeline.runtime.shelf import ShelvingBuffer
 from pipeline.runtime.time import StoreClock
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.runtime.worker import Worker, WorkerParts, WorkerSettings
@@ -96,6 +101,7 @@ class Pipeline:
         order: Order = "unordered",
         executor: ExecutorName | None = None,
         concurrency: int | None = None,
+        breaker: Breaker | None = DEFAULT_BREAKER,
         deduplicate: bool = True,
         upcasters: Mapping[int, Upcaster] | None = None,
     ) -> JobType[Payload]:
@@ -110,6 +116,7 @@ class Pipeline:
             order=order,
             executor=executor,
             concurrency=concurrency,
+            breaker=breaker,
             deduplicate=deduplicate,
             upcasters=upcasters or {},
         )
@@ -200,6 +207,15 @@ class Pipeline:
     def connection(self) -> AbstractContextManager[Any]:
         """A plain psycopg connection to the database of the store, in autocommit mode: for scripts and set-up."""
         return connect(self.settings.postgres.dsn.get_secret_value(), self.settings.postgres.connect_timeout)
+
+    def breakers(self) -> PostgresBreakers:
+        """The breakers that all workers share; to be closed."""
+        postgres = self.settings.postgres
+        return PostgresBreakers(
+            postgres.dsn.get_secret_value(),
+            schema=postgres.schema_name,
+            connect_timeout=postgres.connect_timeout,
+        )
 
     def parking(self) -> PostgresParking:
         """Where records lie that were too large for their topic; to be closed."""
@@ -313,7 +329,7 @@ class _WorkerBuilder:
         codec = self._app.codec()
         lanes = (THREAD, ASYNC, PROCESS, SUSPECT)
         limits = {t.name: t.concurrency for t in self._app.registry.job_types() if t.concurrency}
-        buffer = Buffer(
+        buffer = ShelvingBuffer(
             lanes=lanes,
             lane_of=self._lane_of,
             is_retry=self._is_retry,
@@ -334,6 +350,9 @@ class _WorkerBuilder:
         intake = self._intake(consumer, buffer, events)
         parking = self._app.parking()
         settler = self._settler(buffer, store, producer, events, parking, results)
+        settling = SettleLoop(settler, results, batch_max=settings.worker.batch_max, clock=self._store_clock)
+        breakers = self._breakers(buffer, results, settling)
+        settling.on_run = breakers.note
         parts = WorkerParts(
             consumer=consumer,
             producer=producer,
@@ -342,7 +361,8 @@ class _WorkerBuilder:
             buffer=buffer,
             intake=intake,
             claimer=self._claimer(buffer, store, codec, events, results),
-            settling=self._settling(results, settler),
+            settling=settling,
+            breakers=breakers,
             executors=self._executors(buffer, contexts, on_runs, heartbeat),
             events=events,
             heartbeat=heartbeat,
@@ -446,9 +466,22 @@ class _WorkerBuilder:
             on_runs=results.put,
         )
 
-    def _settling(self, results: Results, settler: Settler) -> SettleLoop:
-        return SettleLoop(
-            settler, results, batch_max=self._settings.worker.batch_max, clock=self._store_clock
+    def _breakers(self, buffer: ShelvingBuffer, results: Results, settling: SettleLoop) -> Breakers:
+        return build_breakers(
+            self._app.registry,
+            self._app.breakers(),
+            BreakerSettings(
+                worker_id=self._worker_id,
+                queue=self._queue,
+                lease=self._settings.worker.lease,
+                **shelf_limits(self._settings.worker),
+            ),
+            buffer=buffer,
+            is_retry=self._is_retry,
+            clock=self._store_clock,
+            metrics=self._metrics,
+            on_runs=results.put,
+            stuck=settling.stuck_types,
         )
 
     def _settler(

@@ -172,6 +172,17 @@ class Tally:
         self.ended += ended
         self.dead += dead
 
+    def after(self, earlier: Tally) -> Tally:
+        """What was seen earlier and what this one has, as if one had counted both."""
+        return Tally(
+            runs=earlier.runs + self.runs,
+            failed=earlier.failed + self.failed,
+            streak=self.streak if self.broken else earlier.streak + self.streak,
+            broken=earlier.broken or self.broken,
+            ended=earlier.ended + self.ended,
+            dead=earlier.dead + self.dead,
+        )
+
 
 # --- the shared state
 
@@ -179,9 +190,10 @@ class Tally:
 class Circuit(NamedTuple):
     """One breaker, as all workers see it.
 
-    `by` is the worker or the person that made the last change of state, at `changed_at`; `opened` counts how often it opened. The
-    counts are those of the window that began at `counted_from`. `retry_at` is when an open one may be probed (infinite: only a
-    person closes it). `prober` is the worker whose probe is under way, until `probe_until` at the latest.
+    `by` is the worker or the person that made the last change of state, at `changed_at`; `opened` counts how often it opened.
+    The counts are those of the window that began at `counted_from`; of one that is not closed this is when it opened.
+    `retry_at` is when an open one may be probed (infinite: only a person closes it). `prober` is the worker whose probe is
+    under way, until `probe_until` at the latest.
     """
 
     state: BreakerState = BreakerState.CLOSED
@@ -241,13 +253,13 @@ def _why_open(circuit: Circuit, breaker: Breaker) -> OpenReason | None:
 
 
 def _opened(circuit: Circuit, reason: OpenReason, *, by: str, now: float, retry_at: float) -> Circuit:
-    opened = circuit.opened + (circuit.state is BreakerState.CLOSED)
+    if circuit.state is BreakerState.CLOSED:
+        circuit = circuit._replace(opened=circuit.opened + 1, counted_from=now)
     return circuit._replace(
         state=BreakerState.OPEN,
         reason=reason,
         by=by,
         changed_at=now,
-        opened=opened,
         retry_at=retry_at,
         prober="",
         probe_until=0.0,

@@ -38,7 +38,8 @@ class Finish(NamedTuple):
 class RunLater(NamedTuple):
     """A record in the retry topic of `tier`, due at `due_at` (epoch seconds), for attempt number `attempt`.
 
-    `in_place`: no record is written, the job waits where it is and keeps its place among the jobs of its key.
+    `in_place`: no record is written, the job waits where it is and keeps its place among the jobs of its key. `reason` says why
+    it waits when neither its failure nor its handler does.
     """
 
     tier: float
@@ -48,6 +49,7 @@ class RunLater(NamedTuple):
     triggers: tuple[Trigger, ...]
     state: JobState = JobState.RETRYING
     in_place: bool = False
+    reason: str = ""
 
 
 class DeadLetter(NamedTuple):
@@ -169,6 +171,7 @@ def _after_snooze(job: Job, outcome: Snoozed, *, tiers: Sequence[float], now: fl
         attempt=job.attempt,
         failure=None,
         triggers=(Trigger.SNOOZED,),
+        reason=outcome.reason,
     )
 
 

@@ -110,6 +110,6 @@ def _why(decision: Decision) -> tuple[str, str]:
         return decision.reason, ""
     if isinstance(decision, DeadLetter):
         return decision.reason, decision.failure.error_class
-    if isinstance(decision, RunLater) and decision.failure is not None:
-        return "", decision.failure.error_class
+    if isinstance(decision, RunLater):
+        return decision.reason, decision.failure.error_class if decision.failure is not None else ""
     return "", ""

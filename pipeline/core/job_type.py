@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 from pydantic import BaseModel
 
 from pipeline.core.backoff import Backoff, RetryPolicy
+from pipeline.core.breaker import Breaker
 from pipeline.core.topics import check_name
 from pipeline.errors import ConfigError
 
@@ -33,7 +34,8 @@ class JobType(Generic[Payload]):
     what a payload of that version says, and returns what the next version says, where Avro's own rules cannot tell.
     `executor` says where its handler runs: in a `thread`, in the `async` loop or in a `process` of its own; by default a
     plain function in a thread, a coroutine function in the loop. At most `concurrency` of its jobs run at the same time in
-    one worker process; None for as many as there are slots. Without `deduplicate` the store is not asked: the fastest way,
+    one worker process; None for as many as there are slots. `breaker` says when its jobs wait because what they need is broken;
+    None for never. Without `deduplicate` the store is not asked: the fastest way,
     for jobs that may as well run twice; such jobs have no row, no story, no `ctx.transaction()`, and no order by key.
     Raises `ConfigError` on values that make no sense.
     """
@@ -47,6 +49,7 @@ class JobType(Generic[Payload]):
     order: Order = "unordered"
     executor: ExecutorName | None = None
     concurrency: int | None = None
+    breaker: Breaker | None = field(default_factory=Breaker)
     deduplicate: bool = True
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict, hash=False)
 

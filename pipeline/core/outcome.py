@@ -121,10 +121,11 @@ class Rejected(NamedTuple):
 
 
 class Snoozed(NamedTuple):
-    """The job runs again later; no attempt is burnt. One of the two is set."""
+    """The job runs again later; no attempt is burnt. One of the two times is set; `reason` when it was not its handler's wish."""
 
     after: float | None
     until: float | None
+    reason: str = ""
 
 
 class Cancelled(NamedTuple):

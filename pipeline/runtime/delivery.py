@@ -25,7 +25,8 @@ class Delivery:
     `suspect` says that the job may kill the process it runs in, and `crashes` how often it was seen to.
     `key` is set for a job that runs in order: one job of a key at a time. `aside` says that it waits behind another one of
     its key, in place for its next attempt, or for one of the places that its type is given: `placed` says that it has one.
-    `failing_since` is when the first attempt began that failed, 0 before.
+    `let_go` and `put_off` are said of a job that was held back by a breaker:
+    it may run now, or is to come back later. `failing_since` is when the first attempt began that failed, 0 before.
     """
 
     __slots__ = (
@@ -39,10 +40,12 @@ class Delivery:
         "handler",
         "job",
         "key",
+        "let_go",
         "partition",
         "payload",
         "placed",
         "problem",
+        "put_off",
         "record",
         "suspect",
         "token",
@@ -66,6 +69,7 @@ class Delivery:
         self.aside = False
         self.placed = False
         self.failing_since = 0.0
+        self.let_go = self.put_off = False
 
     def next_attempt(self, attempt: int, due_at: float) -> Delivery:
         """The same record for another run. A new object: a handler that overran its time limit may still use this one."""

@@ -66,12 +66,12 @@ class SettleLoop:
         clock: Clock,
         on_run: Callable[[Unsettled], None] = lambda _: None,
     ) -> None:
-        """`on_run` is told each run once, when it was decided."""
+        """`on_run`, which may be set until `run` begins, is told each run once, when it was decided."""
         self._settler = settler
         self._results = results
         self._batch_max = batch_max
         self._clock = clock
-        self._on_run = on_run
+        self.on_run = on_run
         self._refused: list[tuple[float, int, Unsettled]] = []  # by when they are tried again
         self._sequence = 0
         self._stuck: Counter[str] = Counter()  # by job type
@@ -83,7 +83,9 @@ class SettleLoop:
         """Settle until `close` was called and nothing is left."""
         pending: list[Unsettled] = []
         while True:
-            pending += self._decided(self._results.take(self._batch_max, 0.0 if pending else self._patience()))
+            pending += self._decided(
+                self._results.take(self._batch_max, 0.0 if pending else self._patience())
+            )
             pending += self._arrived()
             pending += self._due()
             if pending:
@@ -102,10 +104,14 @@ class SettleLoop:
         """How many runs wait because Kafka refused their next record, of one type or of all."""
         return self._all_stuck if job_type is None else self._stuck[job_type]
 
+    def stuck_types(self) -> dict[str, int]:
+        """The same by job type."""
+        return dict(self._stuck)
+
     def _decided(self, runs: Sequence[Run]) -> list[Unsettled]:
         decided = [self._settler.decide(run) for run in runs]
         for item in decided:
-            self._on_run(item)
+            self.on_run(item)
         return decided
 
     def _patience(self) -> float:

@@ -46,7 +46,7 @@ def settlement(run: Run, decision: Finish | RunLater | DeadLetter) -> Settlement
         finished_at=run.finished_at,
         due_at=decision.due_at if isinstance(decision, RunLater) else 0.0,
         next_attempt=decision.attempt if isinstance(decision, RunLater) else 0,
-        reason="" if isinstance(decision, RunLater) else decision.reason,
+        reason=decision.reason,
         failure=None if isinstance(decision, Finish) else decision.failure,
         crashed=isinstance(run.outcome, Crashed),
     )

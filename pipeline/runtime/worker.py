@@ -17,6 +17,7 @@ from pipeline.core.clock import Clock
 from pipeline.core.metrics import Metrics
 from pipeline.core.ports import Effects, JobConsumer, JobProducer, JobStore, Parking
 from pipeline.errors import StoreUnavailable
+from pipeline.runtime.breakers import Breakers
 from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.claimer import Claimer
 from pipeline.runtime.events import EventSink
@@ -58,6 +59,7 @@ class WorkerParts(NamedTuple):
     intake: Intake
     claimer: Claimer
     settling: SettleLoop
+    breakers: Breakers
     executors: Mapping[str, Executor]
     events: EventSink
     heartbeat: Heartbeat
@@ -105,6 +107,7 @@ class Worker:
         self._spawn("heartbeat", parts.heartbeat.loop)
         claims = self._spawn("claim", self._claim_loop)
         self._spawn("settle", parts.settling.run)
+        self._spawn("breakers", parts.breakers.loop)
         self._spawn("watchdog", parts.watchdog.loop)
         log.info("worker started", extra={"action": "started", "topics": list(self._settings.topics)})
         try:
@@ -211,15 +214,17 @@ class Worker:
 
     def _claim(self, lane: str, limit: int) -> None:
         parts = self._parts
-        taken = parts.buffer.take(lane, limit, parts.clock.time())
+        taken = parts.breakers.admit(parts.buffer.take(lane, limit, parts.clock.time()))
         if not taken:
             return
         try:
             granted = parts.claimer.claim(taken)
         except StoreUnavailable as error:
+            parts.breakers.claimed(taken, [])
             log.warning("cannot claim: %s", error, extra={"action": "claim_failed"})
             self._stopping.wait(OUTAGE_PAUSE)
             return
+        granted = parts.breakers.claimed(taken, granted)
         suspects = [delivery for delivery in granted if delivery.suspect]
         if suspects:
             parts.executors[SUSPECT].submit(suspects)
@@ -254,6 +259,7 @@ class Worker:
         parts.buffer.hand_back_all()
         parts.heartbeat.stop()
         parts.watchdog.stop()
+        parts.breakers.stop()
         if not still_running:
             self._leave()
         parts.consumer.close()

@@ -86,5 +86,9 @@ def declare(policy: Policy) -> Jobs:
     retry = Backoff(
         max_attempts=policy.max_attempts, base=policy.base, multiplier=policy.multiplier, jitter=0.0
     )
-    types = [app.job_type(name, Task, retry=retry, timeout=policy.timeout) for name in (EFFECT, PLAIN, ASYNC)]
+    types = [
+        # Tasks fail because they are told to, many in a row: a breaker would hold the others back.
+        app.job_type(name, Task, retry=retry, timeout=policy.timeout, breaker=None)
+        for name in (EFFECT, PLAIN, ASYNC)
+    ]
     return Jobs(app, *types)

@@ -1,0 +1,67 @@
+"""Wiring of what keeps jobs back: breakers. Beside `app`, which hands it the rest."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict
+
+from pipeline.config.sections import WorkerSettings
+from pipeline.core.breaker import Breaker
+from pipeline.core.clock import Clock
+from pipeline.core.metrics import Metrics
+from pipeline.core.ports import BreakerStore
+from pipeline.runtime.breakers import Breakers, BreakerSettings
+from pipeline.runtime.delivery import Run
+from pipeline.runtime.handlers import Registry
+from pipeline.runtime.shelf import ShelvingBuffer
+
+__all__ = ["DEFAULT_BREAKER", "build_breakers", "shelf_limits"]
+
+DEFAULT_BREAKER = Breaker()
+
+
+class ShelfLimits(TypedDict):
+    """Those of `BreakerSettings`."""
+
+    shelf: int
+    shelf_bytes: int
+    ahead: int
+
+
+def shelf_limits(worker: WorkerSettings) -> ShelfLimits:
+    """Half of the room that jobs have which wait aside: the other half is for those that wait for their key or a place."""
+    return ShelfLimits(
+        shelf=max(1, worker.delay_buffer_jobs // 2),
+        shelf_bytes=int(worker.buffer_mb * 1e6 / 2),
+        ahead=max(1, worker.ahead_max // 2),
+    )
+
+
+def build_breakers(
+    registry: Registry,
+    store: BreakerStore,
+    settings: BreakerSettings,
+    *,
+    buffer: ShelvingBuffer,
+    is_retry: Callable[[str], bool],
+    clock: Clock,
+    metrics: Metrics,
+    on_runs: Callable[[Sequence[Run]], None],
+    stuck: Callable[[], Mapping[str, int]],
+) -> Breakers:
+    """For the job types that are declared."""
+    declared = registry.job_types()
+    return Breakers(
+        settings=settings,
+        breakers={job_type.name: job_type.breaker for job_type in declared if job_type.breaker is not None},
+        store=store,
+        buffer=buffer,
+        is_retry=is_retry,
+        in_order=[job_type.name for job_type in declared if job_type.order == "key"],
+        clock=clock,
+        rng=random.SystemRandom(),
+        metrics=metrics,
+        on_runs=on_runs,
+        stuck=stuck,
+    )
