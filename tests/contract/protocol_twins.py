@@ -174,5 +174,8 @@ class LooseConsumer:
     def lag(self) -> dict[str, int]:
         return self.inner.lag()
 
+    def rejoin(self, partitions: Sequence[Partition]) -> None:
+        self.inner.rejoin(partitions)
+
     def close(self) -> None:
         self.inner.close()
