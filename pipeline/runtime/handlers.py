@@ -111,7 +111,7 @@ class Registry:
             raise ConfigError(
                 f"job type {job_type.name!r} is declared twice, with {known.model} and {job_type.model}"
             )
-        self._types[job_type.name] = job_type
+        self._types.setdefault(job_type.name, job_type)
 
     def handle(self, job_type: JobType[Any], function: Callable[..., Any]) -> None:
         """Raises `ConfigError` when the type has a handler, or the function cannot be called as one."""
@@ -137,7 +137,7 @@ class Registry:
 
     def _check_free(self, job_type: JobType[Any]) -> None:
         name = job_type.name
-        if self._types.get(name) is not job_type:
+        if self._types.get(name) != job_type:
             raise UnknownJobType(
                 f"job type {name!r} is not declared in this application; declared: {self._names()}"
             )
@@ -197,7 +197,12 @@ def single_call(call_batch: CallBatch) -> Callable[[BaseModel, Context], None]:
 
 def _lane(job_type: JobType[Any], function: Callable[..., Any]) -> str:
     """Where the function runs; raises `ConfigError` when it cannot run where its job type wants it."""
-    natural = ASYNC if inspect.iscoroutinefunction(function) else THREAD
+    if any(map(_yields, _faces(function))):
+        raise ConfigError(
+            f"handler of job type {job_type.name!r} is a generator: called, it does nothing; allowed: a function that does "
+            "its work before it returns, or one defined with async def"
+        )
+    natural = ASYNC if any(map(inspect.iscoroutinefunction, _faces(function))) else THREAD
     lane = job_type.executor or natural
     if (lane == ASYNC) != (natural == ASYNC):
         raise ConfigError(
@@ -213,17 +218,31 @@ def _lane(job_type: JobType[Any], function: Callable[..., Any]) -> str:
     return lane
 
 
+def _faces(function: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+    """What may say how a callable runs: itself, or its `__call__` when it is an object of a class."""
+    return (function, type(function).__call__)
+
+
+def _yields(function: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
 def _with_context(
     name: str, function: Callable[..., Any]
 ) -> Callable[[BaseModel, Context], Any | Awaitable[Any]]:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    count = sum(p.kind in kinds for p in parameters)
-    takes_any = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
-    if count >= 2 or takes_any:
+    if _takes(function, 2):
         return function
-    if count == 1:
+    if _takes(function, 1):
         return lambda payload, _context: function(payload)
     raise ConfigError(
-        f"handler of job type {name!r} takes {count} arguments; allowed: (payload) or (payload, context)"
+        f"handler of job type {name!r} is {function!r}; allowed: a function of (payload) or (payload, context)"
     )
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether it can be called with so many arguments, and no others."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except (TypeError, ValueError):  # ValueError: some functions written in C tell nothing
+        return False
+    return True
