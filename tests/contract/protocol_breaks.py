@@ -190,7 +190,7 @@ def unwritten_event(world: World) -> None:
     """The job has completed, its event is on the way, and the worker dies."""
     worker, _ = lone_holder(world)
     worker.end(worker.running[0], "ok")
-    with world.failing("event", "after"):
+    with world.failing("event", "late"):
         worker.settle()
     worker.commit()
     world.crash(worker, session=True, lease=True)

@@ -12,20 +12,20 @@ from tests.unit.runtime_parts import DLQ, MAIN
 __all__ = ["ENDS", "STEPS", "WHEN", "Steps", "interleave"]
 
 WEIGHTS = {
-    "take": 6, "poll": 2, "claim": 2, "end": 6, "settle": 4, "commit": 3,
+    "take": 6, "poll": 2, "claim": 2, "end": 6, "settle": 4, "arrive": 2, "commit": 3,
     "publish": 2, "copy": 1, "replay": 2, "time": 2,
     "crash": 2, "stop": 1, "join": 1, "freeze": 3, "lease": 2, "renew": 1, "session": 2,
 }  # fmt: skip
 STEPS = [step for step, weight in WEIGHTS.items() for _ in range(weight)]
 ENDS = ["ok", "fails", "fails", *sorted(OUTCOMES)]
-# What may fail in a step, and when: before it took effect, or after, so that only the answer is lost.
+# What may fail in a step, and when: before it took effect, or after, so that only the answer is lost; or it comes late.
 FAULTS = {
     "claim": ["claim"],
     "take": ["claim"],
     "settle": ["settle", "write", "event"],
     "commit": ["commit", "event"],
 }
-WHEN = ["", "", "", "before", "after"]
+WHEN = ["", "", "", "before", "after", "late"]
 # How often each may happen: without bounds the mishaps leave nothing that could go wrong.
 BUDGET = {
     "publish": 3,
@@ -71,8 +71,10 @@ class Steps:
         if step == "end" and (running := [(each, d) for each in workers for d in each.running]):
             runner, delivery = running[number % len(running)]
             runner.end(delivery, end)
-        if step == "settle" and (busy := [each for each in workers if each.ended or each.pending]):
+        if step == "settle" and (busy := [each for each in workers if each.holding()]):
             busy[number % len(busy)].settle()
+        if step == "arrive":
+            worker.producer.arrive()
         if step == "commit":
             worker.commit()
 

@@ -14,13 +14,13 @@ from pipeline.core.story import JobStory
 from pipeline.errors import PublishFailed, PublishUnknown, StoreUnavailable
 from pipeline.runtime.events import EventSink
 
-__all__ = ["Faults", "LooseConsumer", "PromptEvents", "ShakyProducer", "Store", "WatchedStore"]
+__all__ = ["EVENTS", "Faults", "LooseConsumer", "PromptEvents", "ShakyProducer", "Store", "WatchedStore"]
 
 Answer = TypeVar("Answer")
 OnDelivery: TypeAlias = Callable[[Delivered], None] | None
-Faults = dict[
-    str, str
-]  # what shall fail next, once: claim, settle, write, event or commit -> before or after
+EVENTS = "jobs.events"
+# What shall fail next, once: claim, settle, write, event or commit -> before or after it took effect, or late.
+Faults: TypeAlias = dict[str, str]
 
 
 class Store(JobStore, Protocol):
@@ -84,7 +84,7 @@ class WatchedStore:
 
 
 class ShakyProducer:
-    """Writes of one worker; one may be refused, or take place without an answer. An event may be on its way for a while."""
+    """Writes of one worker; one may be refused, take place without an answer, or be on its way for a while."""
 
     def __init__(self, inner: JobProducer, faults: Faults) -> None:
         self._inner = inner
@@ -93,18 +93,17 @@ class ShakyProducer:
 
     def send(self, record: Outgoing, on_delivery: OnDelivery = None) -> None:
         """An event, or the next record of a run."""
-        if not record.topic.endswith(".events"):
-            delivered = self._write(record)
-            if on_delivery is not None:
-                on_delivery(delivered)
-            return
-        fault = self._faults.pop("event", "")
-        if fault == "after":
+        fault = self._faults.pop("event" if record.topic == EVENTS else "write", "")
+        if fault == "late":
             self._on_the_way.append((record, on_delivery))
-        elif fault and on_delivery is not None:
-            on_delivery(Delivered(None, PublishFailed("refused")))
-        else:
-            self._inner.send(record, on_delivery)
+        elif on_delivery is not None:
+            on_delivery(self._write(record, fault))
+
+    def _write(self, record: Outgoing, fault: str) -> Delivered:
+        if fault == "before":
+            return Delivered(None, PublishFailed("refused"))
+        (delivered,) = self._inner.send_all([record])
+        return Delivered(None, PublishUnknown("no answer")) if fault == "after" else delivered
 
     def arrive(self) -> None:
         """What is on its way gets there, unless its worker has crashed."""
@@ -113,14 +112,7 @@ class ShakyProducer:
             self._inner.send(record, on_delivery)
 
     def send_all(self, records: Sequence[Outgoing]) -> list[Delivered]:
-        return [self._write(record) for record in records]
-
-    def _write(self, record: Outgoing) -> Delivered:
-        fault = self._faults.pop("write", "")
-        if fault == "before":
-            return Delivered(None, PublishFailed("refused"))
-        (delivered,) = self._inner.send_all([record])
-        return Delivered(None, PublishUnknown("no answer")) if fault == "after" else delivered
+        return [self._write(record, self._faults.pop("write", "")) for record in records]
 
     def flush(self, timeout: float) -> int:
         return self._inner.flush(timeout)

@@ -21,17 +21,16 @@ from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.intake import Intake, IntakeSettings
 from pipeline.runtime.settler import Settler, Unsettled
-from tests.contract.protocol_twins import LooseConsumer, PromptEvents, ShakyProducer, Store
+from tests.contract.protocol_twins import EVENTS, LooseConsumer, PromptEvents, ShakyProducer, Store
 from tests.unit.runtime_parts import MAIN, RETRY, JsonCodec, Mail
 
 if TYPE_CHECKING:
     from tests.contract.protocol_world import World
 
-__all__ = ["EVENTS", "GROUP", "MAIL", "OUTCOMES", "Parts", "Worker"]
+__all__ = ["GROUP", "MAIL", "OUTCOMES", "Parts", "Worker"]
 
 GROUP = "workers"
 LEASE = 1e9  # ends only when the world says so
-EVENTS = "jobs.events"
 MAX_ATTEMPTS = 2
 MAIL: JobType[Mail] = JobType(
     name="email.send", model=Mail, retry=Backoff(max_attempts=MAX_ATTEMPTS, base=10, cap=10, jitter=0)
@@ -69,7 +68,10 @@ class Worker:
         self.pending: list[Unsettled] = []
         self.consumer = LooseConsumer(world.broker.consumer(GROUP), world.faults)
         self.buffer = world.parts.buffer(
-            lanes=("thread",), lane_of=lambda _: "thread", is_retry=lambda t: t == RETRY
+            lanes=("thread",),
+            lane_of=lambda _: "thread",
+            is_retry=lambda topic: topic == RETRY,
+            in_order=world.in_order,
         )
         self.producer = ShakyProducer(world.broker.producer(), world.faults)
         self.events = world.parts.events(
@@ -106,12 +108,12 @@ class Worker:
             tiers=(10.0,),
             policy_of=lambda _job_type: MAIL.retry,
             rng=random.Random(0),
+            in_order=world.in_order,
         )
         self.renew()
         self.consumer.subscribe([MAIN, RETRY], self.intake)
 
     def poll(self) -> int:
-        self.producer.arrive()
         return self.intake.step()
 
     def claim(self, limit: int) -> None:
@@ -129,12 +131,14 @@ class Worker:
         self.ended.append(Run(delivery, OUTCOMES[how], now, now))
 
     def settle(self) -> None:
+        """As the settle thread does: what is on its way comes back by itself."""
         self.pending += [self.settler.decide(run) for run in self.ended]
+        self.pending += self.settler.next_records.arrived()
         self.ended.clear()
         try:
             self.pending = self.settler.settle(self.pending)
         except StoreUnavailable:
-            return
+            self.pending = [item for item in self.pending if not item.on_the_way]
 
     def commit(self) -> None:
         self.intake.commit()
@@ -173,6 +177,7 @@ class Worker:
 
     def work_off(self) -> None:
         for _ in range(20):
+            self.producer.arrive()
             fetched = self.poll()
             self.claim(100)
             for delivery in list(self.running):
@@ -184,8 +189,7 @@ class Worker:
 
     def holding(self) -> list[Delivery]:
         """What it runs, or ran and has not settled."""
-        ended = [run.delivery for run in self.ended] + [item.run.delivery for item in self.pending]
-        return [*self.running, *ended]
+        return list(self.buffer._in_flight.values())
 
 
 def _encode_moves(moves: Sequence[Move]) -> bytes:

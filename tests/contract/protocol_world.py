@@ -28,11 +28,12 @@ from pipeline.runtime.handlers import Registry
 from pipeline.runtime.onward import replay_record
 from pipeline.runtime.publisher import Publisher
 from tests.contract.protocol_twins import (
+    EVENTS,
     Faults,
     Store,
     WatchedStore,
 )
-from tests.contract.protocol_worker import EVENTS, GROUP, MAIL, Parts, Worker
+from tests.contract.protocol_worker import GROUP, MAIL, Parts, Worker
 from tests.unit.runtime_parts import DLQ, MAIN, RETRY, JsonCodec, Mail
 
 FINISHED = (JobState.COMPLETED, JobState.CANCELLED)
@@ -46,8 +47,17 @@ class World:
     """Everything there is, and what happens to it."""
 
     def __init__(
-        self, store: Store, clock: ManualClock, *, name: str, partitions: int = 2, parts: Parts | None = None
+        self,
+        store: Store,
+        clock: ManualClock,
+        *,
+        name: str,
+        partitions: int = 2,
+        in_order: bool = False,
+        parts: Parts | None = None,
     ) -> None:
+        """With `in_order` all jobs are of one key: one at a time, retried in place."""
+        self.in_order = {MAIL.name} if in_order else set()
         self.clock = clock
         self.name = name
         self.parts = parts or Parts()
@@ -91,7 +101,7 @@ class World:
 
     def publish(self, key: str) -> None:
         """Publish a job; with a key that was used before it is published twice."""
-        tenant = f"tenant-{key}"
+        tenant = "tenant" if self.in_order else f"tenant-{key}"
         self.job_ids[key] = idempotent_job_id(tenant=tenant, job_type=MAIL.name, key=f"{self.name}-{key}")
         published = self.publisher.publish(
             MAIL, Mail(to=key), tenant=tenant, idempotency_key=f"{self.name}-{key}"

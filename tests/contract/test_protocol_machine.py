@@ -30,10 +30,23 @@ from tests.contract.protocol_world import Violation, World
 WORTHWHILE_SEEDS = 800  # chance finds each of the broken protocols far sooner
 
 
-def new_world(*, store: Store | None = None, partitions: int = 2, parts: Parts | None = None) -> World:
+def new_world(
+    *, store: Store | None = None, partitions: int = 2, in_order: bool = False, parts: Parts | None = None
+) -> World:
     clock = ManualClock(1_600_000_000.0)  # long past for a database, so that what is due here is due there
     name = uuid.uuid4().hex  # other jobs and workers in each world, so that one database serves many
-    return World(store or MemoryJobStore(clock), clock, name=name, partitions=partitions, parts=parts)
+    return World(
+        store or MemoryJobStore(clock),
+        clock,
+        name=name,
+        partitions=partitions,
+        in_order=in_order,
+        parts=parts,
+    )
+
+
+def world_of(seed: int, *, store: Store | None = None, parts: Parts | None = None) -> World:
+    return new_world(store=store, partitions=1 + seed % 2, in_order=seed % 4 > 1, parts=parts)
 
 
 class ProtocolMachine(RuleBasedStateMachine):
@@ -41,9 +54,9 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     store: ClassVar[Store | None] = None
 
-    @initialize(partitions=st.integers(1, 2))
-    def start(self, partitions: int) -> None:
-        self.world = new_world(store=self.store, partitions=partitions)
+    @initialize(partitions=st.integers(1, 2), in_order=st.booleans())
+    def start(self, partitions: int, *, in_order: bool) -> None:
+        self.world = new_world(store=self.store, partitions=partitions, in_order=in_order)
         self.steps = Steps(self.world)
 
     @rule(
@@ -98,7 +111,7 @@ def test_every_promise_holds_on_postgres(postgres_store: PostgresJobStore) -> No
 @pytest.mark.servers
 def test_every_promise_holds_on_postgres_by_chance_too(postgres_store: PostgresJobStore) -> None:
     for seed in range(40):
-        world = new_world(store=postgres_store, partitions=1 + seed % 2)
+        world = world_of(seed, store=postgres_store)
         assert interleave(world, random.Random(seed)) is None, f"seed {seed}"
 
 
@@ -106,7 +119,7 @@ def test_every_promise_holds_on_postgres_by_chance_too(postgres_store: PostgresJ
 def test_every_promise_holds_by_chance_too(start: int) -> None:
     """Without hypothesis the interleavings are plainer, but longer, and there are many more of them."""
     for seed in range(start, start + 50):
-        world = new_world(partitions=1 + seed % 2)
+        world = world_of(seed)
         assert interleave(world, random.Random(seed), steps=120) is None, f"seed {seed}"
 
 
@@ -132,7 +145,7 @@ def course_of(taken_out: Break, parts: Parts) -> Violation | None:
 @pytest.mark.parametrize("name", [name for name, each in BREAKS.items() if not each.course])
 def test_a_protection_that_is_taken_out_is_missed(name: str) -> None:
     taken_out = BREAKS[name]
-    worlds = (new_world(partitions=1 + seed % 2, parts=taken_out.parts) for seed in range(WORTHWHILE_SEEDS))
+    worlds = (world_of(seed, parts=taken_out.parts) for seed in range(WORTHWHILE_SEEDS))
     found = (interleave(world, random.Random(seed)) for seed, world in enumerate(worlds))
     assert_noticed(next((violation for violation in found if violation), None), taken_out)
 
