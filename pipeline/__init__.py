@@ -8,6 +8,7 @@ from __future__ import annotations
 from pipeline.app import Pipeline
 from pipeline.config import Settings, load_settings
 from pipeline.core.backoff import Backoff, RetryPolicy
+from pipeline.core.breaker import Breaker
 from pipeline.core.job_type import JobType
 from pipeline.core.outcome import Cancel, Reject, Retry, Snooze
 from pipeline.errors import (
@@ -32,6 +33,7 @@ from pipeline.runtime.publisher import BulkResult, JobRequest, Published, Publis
 
 __all__ = [
     "Backoff",
+    "Breaker",
     "BrokerUnavailable",
     "BulkResult",
     "Cancel",

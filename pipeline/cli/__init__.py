@@ -15,6 +15,7 @@ __all__ = ["main"]
 
 # name -> module that has it as `command`; imported when it is used, so that each starts fast.
 COMMANDS = {
+    "breakers": "list circuit breakers, open or close one by hand",
     "config": "show the settings in force",
     "console": "look into a topic, decoded",
     "db": "migrate the database",

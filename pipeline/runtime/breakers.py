@@ -47,7 +47,6 @@ log = logging.getLogger("pipeline.breaker")
 LOOK_SECONDS = 0.5
 RAMP_STEP = 0.1  # how often jobs are let go after closing
 FORGET_SECONDS = 86_400.0
-LEAST_PUT_OFF = 60.0
 LONGEST_PUT_OFF = 3600.0
 PUT_OFF = "breaker"  # the reason that a job's story gives
 STUCK_TYPE = 100  # runs whose next record Kafka refuses, after which no more of the type are started
@@ -178,9 +177,12 @@ class Breakers:
         return [delivery for delivery in granted if delivery not in leaving]
 
     def _delay(self, delivery: Delivery, now: float) -> float:
-        key = self._view.key_that_holds(delivery.job, now)
-        open_for = now - self._view.circuits[key].counted_from if key else 0.0
-        return max(LEAST_PUT_OFF, min(LONGEST_PUT_OFF, open_for)) * (1 + 0.2 * self._rng.random())
+        """For as long as the breaker has been open, so that the same job is put off ever more seldom; and not all at once."""
+        key = self._view.key_that_holds(delivery.job, now) or BreakerKey(delivery.job.job_type)
+        circuit = self._view.circuits.get(key)
+        open_for = now - circuit.counted_from if circuit else 0.0
+        least = self._view.breaker(key).reset_after
+        return max(least, min(LONGEST_PUT_OFF, open_for)) * (1 + 0.2 * self._rng.random())
 
     # --- on the settle thread
 
