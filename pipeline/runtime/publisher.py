@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -17,9 +18,10 @@ from pipeline.core.headers import job_headers, text_problem
 from pipeline.core.job import Job, idempotent_job_id, new_job_id
 from pipeline.core.job_type import JobType
 from pipeline.core.metrics import Metrics
+from pipeline.core.outcome import shorten
 from pipeline.core.ports import Codec, Delivered, JobProducer, Outgoing
 from pipeline.core.topics import TopicNames
-from pipeline.errors import InvalidJob, PipelineError, PublishUnknown, UnknownQueue
+from pipeline.errors import InvalidJob, PipelineError, PublishUnknown, UnknownJobType, UnknownQueue
 from pipeline.runtime.handlers import Registry
 
 __all__ = ["BulkResult", "JobRequest", "Published", "Publisher", "Refused"]
@@ -84,7 +86,7 @@ class Publisher:
         self._codec = codec
         self._names = names
         self._queues = frozenset(queues)
-        self._source = source
+        self._source = shorten(source, 200)  # it may be the name of a script, which can be anything
         self._clock = clock
         self._metrics = metrics
         self._timeout = timeout
@@ -150,6 +152,7 @@ class Publisher:
         bulk = _Bulk(self._metrics)
         for index, request in enumerate(requests):
             try:
+                _check_request(request)
                 job, record = self._prepare(request)
                 self._producer.send(record, bulk.expect(index, request, job))
             except PipelineError as error:
@@ -196,7 +199,14 @@ class Publisher:
         return job, Outgoing(self._names.main(job.queue), job.tenant.encode(), data, headers)
 
     def _job_type(self, given: JobType[Any] | str) -> JobType[Any]:
+        if not isinstance(given, str | JobType):
+            raise InvalidJob(f"job type is a {type(given).__name__}; allowed: a JobType, or its name")
         job_type = self._registry.job_type(given if isinstance(given, str) else given.name)
+        if job_type is not given and isinstance(given, JobType) and job_type != given:
+            raise UnknownJobType(
+                f"job type {given.name!r} is another one than the one declared under that name, "
+                f"with {given.model} instead of {job_type.model}"
+            )
         if job_type.queue not in self._queues:
             raise UnknownQueue(
                 f"queue of job type {job_type.name!r} is {job_type.queue!r}; "
@@ -236,21 +246,24 @@ os.register_at_fork(after_in_child=_entropy.forget)  # or a forked service would
 
 
 class _Bulk:
-    """Collects the ends of a `publish_many`; callbacks come from the producer's thread."""
+    """Collects the ends of a `publish_many`; callbacks come from the producer's thread, also when nobody waits any more."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._expected: dict[int, tuple[JobRequest, str]] = {}
+        self._lock = threading.Lock()
+        self._expected: dict[int, JobRequest] = {}
         self._done: dict[int, str] = {}
         self._refused: list[Refused] = []
 
     def expect(self, index: int, request: JobRequest, job: Job) -> Callable[[Delivered], None]:
-        self._expected[index] = (request, job.job_id)
+        self._expected[index] = request
 
         def ended(delivered: Delivered) -> None:
             if delivered.source is not None:
-                self._done[index] = job.job_id
                 self._metrics.enqueued(job.job_type, job.queue, 1)
+                with self._lock:
+                    self._done[index] = job.job_id
+                    self._expected.pop(index, None)
             else:
                 error = delivered.error
                 known = error if isinstance(error, PipelineError) else PublishUnknown(str(error))
@@ -259,17 +272,24 @@ class _Bulk:
         return ended
 
     def refuse(self, index: int, request: JobRequest, error: PipelineError) -> None:
-        self._expected.pop(index, None)
-        self._refused.append(Refused(index, request, error))
+        with self._lock:
+            self._expected.pop(index, None)
+            self._refused.append(Refused(index, request, error))
 
     def result(self, timeout: float) -> BulkResult:
-        unknown = [
-            Refused(index, request, PublishUnknown(f"no acknowledgement within {timeout:g} s"))
-            for index, (request, _) in self._expected.items()
-            if index not in self._done
-        ]
-        job_ids = [self._done[index] for index in sorted(self._done)]
-        return BulkResult(job_ids, sorted(self._refused + unknown, key=lambda refused: refused.position))
+        with self._lock:
+            unknown = [
+                Refused(index, request, PublishUnknown(f"no acknowledgement within {timeout:g} s"))
+                for index, request in self._expected.items()
+            ]
+            job_ids = [self._done[index] for index in sorted(self._done)]
+            refused = sorted(self._refused + unknown, key=lambda refused: refused.position)
+        return BulkResult(job_ids, refused)
+
+
+def _check_request(request: object) -> None:
+    if not isinstance(request, JobRequest):
+        raise InvalidJob(f"request is a {type(request).__name__}; allowed: JobRequest")
 
 
 def _validated(job_type: JobType[Any], payload: BaseModel | Mapping[str, Any]) -> BaseModel:
@@ -285,6 +305,10 @@ def _validated(job_type: JobType[Any], payload: BaseModel | Mapping[str, Any]) -
     except ValidationError as error:
         faults = "; ".join(_fault(fault) for fault in error.errors(include_url=False, include_input=False))
         raise InvalidJob(f"payload of job type {job_type.name!r}: {faults}") from None
+    except Exception as error:
+        raise InvalidJob(
+            f"payload of job type {job_type.name!r}: its validator raised {type(error).__name__}"
+        ) from error
 
 
 def _fault(fault: Mapping[str, Any]) -> str:
