@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,6 +55,7 @@ class LateProducer:
         self.flushed: list[float] = []
         self.closed = False
         self.refuses: Exception | None = None
+        self.on_flush: Callable[[], object] = lambda: None
 
     def send(self, record: Outgoing, on_delivery: Callable[[Delivered], None] | None = None) -> None:
         if self.refuses is not None:
@@ -66,6 +68,7 @@ class LateProducer:
 
     def flush(self, timeout: float) -> int:
         self.flushed.append(timeout)
+        self.on_flush()
         return len(self.sent)
 
     def close(self) -> None:
@@ -224,6 +227,7 @@ class TestBadInput:
         (refused,) = result.refused
         assert refused.position == 1
         assert type(refused.error) is error
+        assert re.search(message, str(refused.error))
         assert len(result.job_ids) == len(bench.records()) == 2
 
 
@@ -293,9 +297,13 @@ class TestMany:
         bench = Bench(late)
         requests = [JobRequest(MAIL, Mail(to=str(number)), "acme", f"key-{number}") for number in range(6)]
         requests[2] = requests[2]._replace(tenant="")
-        late.flush = lambda _timeout: (
-            [late.end(0), late.end(1, PublishFailed("no")), late.end(3), late.end(2, OSError("odd"))] and 1
-        )  # type: ignore[method-assign, func-returns-value]
+
+        def answer() -> None:
+            ends: list[Exception | None] = [None, PublishFailed("no"), OSError("odd"), None]
+            for index, error in enumerate(ends):
+                late.end(index, error)
+
+        late.on_flush = answer
         result = bench.publisher.publish_many(requests)
         assert [(refused.position, type(refused.error)) for refused in result.refused] == [
             (1, PublishFailed),
@@ -318,7 +326,12 @@ class TestMany:
                 late.end(index, PublishFailed("late") if index % 2 else None)
 
         thread = threading.Thread(target=wake_up)
-        late.flush = lambda _timeout: thread.start() or (started.wait(10) and 0)  # type: ignore[method-assign, func-returns-value]
+
+        def begin() -> None:
+            thread.start()
+            started.wait(10)
+
+        late.on_flush = begin
         result = bench.publisher.publish_many(JobRequest(MAIL, Mail(to="a"), "acme") for _ in range(20_000))
         thread.join()
         assert len(result.job_ids) + len(result.refused) == 20_000
