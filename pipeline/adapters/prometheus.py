@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from pipeline.core import metrics as catalogue
-from pipeline.core.metrics import CATALOGUE, DEAD_OUTCOMES, OTHER, UNKNOWN, MetricKind, MetricSpec
+from pipeline.core.metrics import CATALOGUE, DEAD_OUTCOMES, OPEN_KINDS, OTHER, UNKNOWN, MetricKind, MetricSpec
 
 __all__ = ["PrometheusMetrics"]
 
@@ -176,6 +176,8 @@ class PrometheusMetrics(Collector):
             self._numbers[spec.name][job] = 0
         for outcome in DEAD_OUTCOMES:
             self._numbers[catalogue.DEAD.name][(*job, outcome)] = 0
+        for kind in OPEN_KINDS:
+            self._numbers[catalogue.OPENED.name][(*job, kind)] = 0
 
     def _set(self, spec: MetricSpec, labels: Labels, value: float) -> None:
         with self._lock:

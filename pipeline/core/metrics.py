@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 __all__ = [
     "CATALOGUE",
     "DEAD_OUTCOMES",
+    "OPEN_KINDS",
     "OTHER",
     "UNKNOWN",
     "MetricKind",
@@ -37,6 +38,8 @@ DEAD_OUTCOMES = (
     "too_large",
     OTHER,
 )
+# Why a breaker opened by itself.
+OPEN_KINDS = ("failures", "ratio", "dlq_flood")
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 _JOB = ("job_type", "queue")
 

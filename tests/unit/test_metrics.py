@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline.adapters.prometheus import PrometheusMetrics
-from pipeline.core.metrics import CATALOGUE, DEAD_OUTCOMES, MetricKind, Metrics, NoMetrics
+from pipeline.core.metrics import CATALOGUE, DEAD_OUTCOMES, OPEN_KINDS, MetricKind, Metrics, NoMetrics
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 COUNTS = (
@@ -92,6 +92,11 @@ def test_every_metric_of_the_catalogue_has_a_way_in(metrics: PrometheusMetrics) 
     metrics.set_buffer_fill("default", 1)
     metrics.set_running("default", 1)
     metrics.set_delayed("default", 1)
+    metrics.set_settles_held("default", 1)
+    metrics.set_breaker("email.send", "default", 1)
+    metrics.set_shelved("email.send", "default", 1)
+    metrics.breaker_opened("email.send", "default", kind="failures")
+    metrics.expired("default", "retry", 1)
     seen = {name.removesuffix("_count") for (name, _), number in samples(metrics).items() if number == 1}
     assert {spec.name for spec in CATALOGUE} <= seen
 
@@ -102,6 +107,8 @@ def test_all_counters_of_a_job_type_start_at_zero_together(metrics: PrometheusMe
     assert value(metrics, "pipeline_settles_fenced_total", **job) == 0
     for outcome in DEAD_OUTCOMES:
         assert value(metrics, "pipeline_jobs_dead_total", outcome=outcome, **job) == 0
+    for kind in OPEN_KINDS:
+        assert value(metrics, "pipeline_breaker_opened_total", kind=kind, **job) == 0
 
 
 def test_undeclared_job_types_and_reasons_share_one_series(metrics: PrometheusMetrics) -> None:
