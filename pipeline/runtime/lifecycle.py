@@ -15,22 +15,41 @@ __all__ = ["drain_with_parent", "stop_on_signals"]
 _LOOK_EVERY = 0.5
 
 
+_STOPS = (signal.SIGTERM, signal.SIGINT)
+
+
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at each SIGTERM and SIGINT until the block ends; the handlers before are put back then.
+    """Call `stop` at each SIGTERM and SIGINT until the block ends; what handled them before is put back then.
 
-    Only in the main thread. `stop` runs between two bytecodes of that thread: it must take no lock.
+    Only in the main thread. `stop` is called from a thread of its own: a signal handler runs between two bytecodes of the
+    main thread, which may hold just then the very lock that `stop` takes.
     """
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    thread = threading.Thread(target=_call_at, args=(stop, reader), name="signals", daemon=True)
+    thread.start()
+    before = {number: signal.signal(number, _note) for number in _STOPS}
+    formerly = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
         yield
     finally:
+        signal.set_wakeup_fd(formerly)
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.close(writer)
+        thread.join()
+        os.close(reader)
+
+
+def _note(_number: int, _frame: FrameType | None) -> None:
+    """The interpreter has written the signal's number to the pipe already."""
+
+
+def _call_at(stop: Callable[[], None], reader: int) -> None:
+    while number := os.read(reader, 1):
+        if number[0] in _STOPS:
+            stop()
 
 
 @contextmanager
