@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -22,7 +22,7 @@ from tests.unit.avro_examples import SCHEMAS, SendEmail, catalog_of, example_cod
 
 JOB = "some.job"
 # Generous, as the machine may be busy; what this must catch takes minutes.
-BOUNDED = settings(max_examples=200, deadline=5000)
+BOUNDED = settings(max_examples=200, deadline=5000, suppress_health_check=[HealthCheck.too_slow])
 V1 = (SCHEMAS / "email.send" / "v1.avsc").read_text()
 
 

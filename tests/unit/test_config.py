@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.cli.common import Session
@@ -445,6 +445,7 @@ ANYTHING = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 @given(
     overrides=st.dictionaries(
         st.sampled_from([*setting_keys(), "kafka.options.x", "x.y"]), ANYTHING, max_size=3

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.adapters.avro import AvroCodec, SchemaCatalog
@@ -108,7 +108,7 @@ def test_a_header_that_is_there_twice_has_both_values_and_bytes_are_in_hex() -> 
     }
 
 
-@settings(max_examples=200, deadline=5000)
+@settings(max_examples=200, deadline=5000, suppress_health_check=[HealthCheck.too_slow])
 @given(
     value=st.none() | st.binary(max_size=100),
     key=st.none() | st.binary(max_size=20),
