@@ -103,6 +103,8 @@ def _end_as_told(mode: str) -> None:
         raise Snooze(after=1)
     if mode == "odd":
         raise Odd
+    if mode == "huge":
+        raise Broken("ä" * 10_000_000)
     if mode:
         raise AssertionError(f"no such mode: {mode}")
 
@@ -115,4 +117,4 @@ class Odd(Exception):
         self.lock = threading.Lock()
 
     def __str__(self) -> str:
-        raise RuntimeError("no text for you")
+        raise SystemExit("no text for you")
