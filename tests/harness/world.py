@@ -97,6 +97,14 @@ class World:
         self._executions = Ledger(folder / "executions")
 
     def __enter__(self) -> Self:
+        try:
+            self._set_up()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def _set_up(self) -> None:
         write_schemas(self.folder / "schemas")
         self.jobs.app.configure(load_settings(environ=self.environment()))
         self._stack.callback(self._remove)
@@ -105,7 +113,6 @@ class World:
         self.execute(
             f"create table {self.effects_table} (job_id uuid, token bigint, attempt integer, pid integer)"
         )
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
