@@ -47,6 +47,13 @@ def _eat() -> None:
         eaten.append(bytearray(8_000_000))
 
 
+def _eat_and_stumble() -> None:
+    try:
+        _eat()
+    finally:
+        raise RuntimeError("cannot clean up")
+
+
 def _sleep_beside(about: str) -> None:
     """Start a program, note its process, and wait for it."""
     program = subprocess.Popen(["sleep", "60"])
@@ -84,6 +91,7 @@ _DEEDS: dict[str, Callable[[Deed, Context], object]] = {
     "die": lambda _deed, _ctx: os._exit(3),
     "crash": lambda _deed, _ctx: ctypes.string_at(0),
     "eat": lambda _deed, _ctx: _eat(),
+    "eat and stumble": lambda _deed, _ctx: _eat_and_stumble(),
     "sleep": lambda deed, _ctx: (Path(deed.about).write_text(str(os.getpid())), time.sleep(60)),
     "sleep beside": lambda deed, _ctx: _sleep_beside(deed.about),
 }

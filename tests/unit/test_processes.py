@@ -184,12 +184,13 @@ def test_a_death_is_the_jobs_own_and_its_child_is_replaced(new_pool: NewPool, do
     assert pool.executor.trouble() == ""
 
 
-def test_running_into_the_memory_limit_is_a_death_of_its_own(new_pool: NewPool) -> None:
+@pytest.mark.parametrize(("do", "error"), [("eat", "MemoryError"), ("eat and stumble", "RuntimeError")])
+def test_running_into_the_memory_limit_is_a_death_of_its_own(new_pool: NewPool, do: str, error: str) -> None:
     pool = new_pool(process_memory_mb=400)
     before = pool.reason("tell process")
-    outcome = pool.outcome("eat")
+    outcome = pool.outcome(do)
     assert isinstance(outcome, Crashed)
-    assert outcome.failure.error_class == "MemoryError"
+    assert outcome.failure.error_class == error
     assert "_eat" in outcome.failure.stack
     assert pool.reason("tell process") != before
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from errno import ENOMEM
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -149,7 +150,7 @@ class ChildRunner:
         try:
             return pack_outcome(self._call(delivery))
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-            if isinstance(error, MemoryError) and self._limited and not delivery.committed:
+            if self._limited and not delivery.committed and _wants_memory(error):
                 return pack(Kind.EXHAUSTED, describe_failure(error))
             return pack_outcome(outcome_after(delivery, error))
 
@@ -161,6 +162,17 @@ class ChildRunner:
             return self._loop.run(_in_time(delivery, handler.call(payload, context)))
         handler.call(payload, context)
         return SUCCEEDED
+
+
+def _wants_memory(error: BaseException | None) -> bool:
+    """Whether memory ran out somewhere on the way to this error: cleaning up without memory raises anything."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == ENOMEM):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 async def _in_time(delivery: Delivery, running: Awaitable[Any]) -> Outcome:
