@@ -1,291 +1,154 @@
-"""`pipeline dlq`: list, show and replay dead letters."""
+"""`pipeline dlq`: find dead letters, replay them, or set them aside."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import click
 
 from pipeline.cli.common import Session, app_option, pass_session
+from pipeline.cli.dlq_audit import audit
+from pipeline.cli.dlq_edit import edit
+from pipeline.cli.dlq_export import export
+from pipeline.cli.dlq_move import discard, park, reopen
+from pipeline.cli.dlq_options import Chosen, choosing, queue_option, read_reference
+from pipeline.cli.dlq_progress import meter
+from pipeline.cli.dlq_replay import replay
+from pipeline.cli.dlq_rows import STATES, count_line, letter_json, letter_table, states_of
 from pipeline.cli.dlq_show import letter_lines
-from pipeline.cli.text import clip, iso, one_line, table, when
-from pipeline.core.letters import Letter
-from pipeline.core.selection import BadReference, Position, Selection, parse_reference
-from pipeline.desk import desk, open_letter, replay_producer, replayer
-from pipeline.runtime.dlq_replay import Account, Remark
+from pipeline.cli.dlq_stats import stats
+from pipeline.cli.dlq_upkeep import purge, reindex
+from pipeline.cli.text import one_line
+from pipeline.core.desk import IndexedLetter, LetterKey
+from pipeline.core.letter_facts import facts_of
+from pipeline.core.selection import Position
+from pipeline.desk import OpenDesk, open_desk, open_letter
+from pipeline.errors import DatabaseNotMigrated, StoreUnavailable
 
 __all__ = ["command"]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+T = TypeVar("T")
 
-MAX_FLOWS = 40
-
-
-def _reference(text: str) -> str | Position:
-    try:
-        return parse_reference(text)
-    except BadReference as error:
-        raise click.BadParameter(str(error)) from None
-
-
-queue_option = click.option("--queue", help="Look at the DLQ of this queue only.")
-
-
-def filters(function: Function) -> Function:
-    """Options that choose letters. Each may be given several times: any of its values will do."""
-    for name, metavar, text in reversed(
-        (
-            ("type", "TYPE", "Letters of this job type."),
-            ("tenant", "TENANT", "Letters of this tenant."),
-            ("reason", "REASON", "Letters that died for this reason, such as max_attempts."),
-            ("error", "CLASS", "Letters whose last error is of this class, with or without its module."),
-        )
-    ):
-        function = click.option(f"--{name}", f"{name}s", metavar=metavar, multiple=True, help=text)(function)
-    return function
+_KEY = re.compile(
+    r"(?P<dead_at>\d{1,10}\.\d{3})/(?P<queue>[^/\s]{1,249})/(?P<partition>\d{1,9}):(?P<offset>\d{1,18})"
+)
 
 
 @click.group()
 def command() -> None:
-    """Look at dead letters, and replay them."""
+    """Look at dead letters, replay them, or set them aside."""
+
+
+for each in (audit, discard, edit, export, park, purge, reindex, reopen, replay, stats):
+    command.add_command(each)
 
 
 # --- list
 
 
+def _read_key(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> LetterKey | None:
+    if text is None:
+        return None
+    found = _KEY.fullmatch(text)
+    if found is None:
+        raise click.BadParameter(f"{text[:80]!r} is none; allowed: what the page before it said")
+    return LetterKey(float(found["dead_at"]), found["queue"], int(found["partition"]), int(found["offset"]))
+
+
 @command.command("list")
-@queue_option
-@filters
+@choosing
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The newest so many."
+    "--state",
+    "states",
+    type=click.Choice(STATES),
+    multiple=True,
+    help="Letters in this state; by default those that wait.",
 )
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
+@click.option("--after", metavar="KEY", callback=_read_key, help="The next page, as the one before it said.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON array; times in ISO 8601.")
 @pass_session
 def list_letters(
     session: Session,
     *,
-    queue: str | None,
-    types: tuple[str, ...],
-    tenants: tuple[str, ...],
-    reasons: tuple[str, ...],
-    errors: tuple[str, ...],
+    chosen: Chosen,
+    states: tuple[str, ...],
     limit: int,
+    after: LetterKey | None,
     as_json: bool,
 ) -> None:
     """List dead letters, the newest first."""
     app = session.app(None)
-    selection = _selection(types, tenants, reasons, errors)
-    found = desk(app).newest(selection, limit=limit, queue=queue)
+    with open_desk(app) as opened:
+        selection = chosen.selection(opened)
+
+        def by_index() -> tuple[Sequence[IndexedLetter], int]:
+            _catch_up(opened, chosen.queue)
+            scope = opened.desk.scope(selection, queue=chosen.queue, states=states_of(states))
+            return opened.index.page(scope, limit=limit, after=after), opened.index.count(scope)
+
+        def by_topic() -> tuple[Sequence[IndexedLetter], int]:
+            letters, total = opened.desk.scan_newest(selection, limit=limit, queue=chosen.queue)
+            return [IndexedLetter(facts_of(letter)) for letter in letters], total
+
+        letters, total = _indexed_or_not(by_index, by_topic)
+        with_queue = len(opened.topics) > 1
     if as_json:
-        click.echo(json.dumps([_letter_json(letter) for letter in found.letters], indent=2))
-        return
-    if found.letters:
-        click.echo("\n".join(_letter_table(found.letters, with_queue=len(app.settings.queues) > 1)))
-    click.echo(_count_line(found.total, len(found.letters), filtered=bool(selection)), err=True)
-
-
-def _selection(
-    types: Sequence[str], tenants: Sequence[str], reasons: Sequence[str], errors: Sequence[str], **more: Any
-) -> Selection:
-    return Selection(
-        job_types=frozenset(types),
-        tenants=frozenset(tenants),
-        reasons=frozenset(reasons),
-        errors=frozenset(errors),
-        **more,
-    )
-
-
-def _count_line(total: int, shown: int, *, filtered: bool) -> str:
-    if not total:
-        return "no dead letter fits" if filtered else "no dead letters"
-    return _letters(total) if shown == total else f"the newest {shown} of {_letters(total)}"
-
-
-def _letters(count: int) -> str:
-    return "1 dead letter" if count == 1 else f"{count} dead letters"
-
-
-def _letter_table(letters: Sequence[Letter], *, with_queue: bool) -> list[str]:
-    head = ["LETTER", "JOB", "TYPE", "TENANT", "REASON", "ATTEMPTS", "ERROR", "MESSAGE", "DEAD SINCE"]
-    rows = [_letter_row(letter) for letter in letters]
-    if with_queue:
-        head.insert(0, "QUEUE")
-        rows = [[letter.job.queue, *row] for letter, row in zip(letters, rows, strict=True)]
-    return table(head, rows)
-
-
-def _letter_row(letter: Letter) -> list[object]:
-    job, last = letter.job, letter.last
-    return [
-        str(letter.position),
-        job.job_id,
-        clip(job.job_type, 40),
-        clip(job.tenant, 30),
-        clip(letter.reason, 30) or "-",
-        job.attempt,
-        clip(last.error_class, 40) or "-",
-        one_line(last.message, 60) or "-",
-        when(letter.dead_at),
-    ]
-
-
-def _letter_json(letter: Letter) -> dict[str, object]:
-    job, last = letter.job, letter.last
-    return {
-        "queue": job.queue,
-        **letter.position._asdict(),
-        "job_id": job.job_id,
-        "type": job.job_type,
-        "tenant": job.tenant,
-        "reason": letter.reason or None,
-        "attempts": job.attempt,
-        "hop": job.hop,
-        "replays": job.replays,
-        "error_class": last.error_class or None,
-        "error_message": last.message or None,
-        "dead_since": iso(letter.dead_at),
-        "problem": letter.problem or None,
-    }
+        click.echo(json.dumps([letter_json(letter) for letter in letters], indent=2))
+    elif letters:
+        click.echo("\n".join(letter_table(letters, with_queue=with_queue)))
+    if not as_json:
+        click.echo(
+            count_line(total, len(letters), filtered=bool(chosen or states), after=bool(after)), err=True
+        )
+    if len(letters) == limit and (after or total > limit):
+        key = letters[-1].key
+        click.echo(f"more: --after {key.dead_at:.3f}/{key.queue}/{key.partition}:{key.offset}", err=True)
 
 
 # --- show
 
 
 @command.command("show")
-@click.argument("reference", metavar="ID|PARTITION:OFFSET", type=_reference)
+@click.argument("reference", metavar="ID|PARTITION:OFFSET", type=read_reference)
 @queue_option
 @app_option
 @pass_session
 def show_letter(session: Session, reference: str | Position, queue: str | None, target: str | None) -> None:
-    """Show one dead letter: payload, headers, errors with stacks, and what the store knows of its job.
+    """Show one dead letter: payload, headers, errors with stacks, every attempt, and what was done since.
 
     Of a job with several letters the newest is shown. With --app it is also tried whether the job type of today takes
     the payload.
     """
-    app = session.app(target)
-    letters = desk(app).find(reference, queue=queue)
-    click.echo("\n".join(letter_lines(letters[0], open_letter(app, letters[0]), others=letters[1:])))
+    with open_desk(session.app(target)) as opened:
+
+        def by_index() -> list[str]:
+            _catch_up(opened, queue)
+            found = opened.desk.find(reference, queue=queue)
+            return letter_lines(found[0], open_letter(opened, found[0].letter), others=found[1:])
+
+        def by_topic() -> list[str]:
+            found = opened.desk.scan_for(reference, queue=queue)
+            return letter_lines(found[0], open_letter(opened, found[0].letter), others=found[1:])
+
+        click.echo("\n".join(_indexed_or_not(by_index, by_topic, silent=True)))
 
 
-# --- replay
+def _catch_up(opened: OpenDesk, queue: str | None) -> None:
+    with meter("index") as told:
+        opened.desk.catch_up(queue, on_read=told.tell)
 
 
-@command.command("replay")
-@queue_option
-@filters
-@click.option(
-    "--id",
-    "ids",
-    metavar="ID|PARTITION:OFFSET",
-    multiple=True,
-    type=_reference,
-    help="This letter, or those of this job.",
-)
-@click.option("--all", "everything", is_flag=True, help="Every letter.")
-@click.option("--execute", is_flag=True, help="Do it. Without this, only say what would be done.")
-@pass_session
-def replay(
-    session: Session,
-    *,
-    queue: str | None,
-    types: tuple[str, ...],
-    tenants: tuple[str, ...],
-    reasons: tuple[str, ...],
-    errors: tuple[str, ...],
-    ids: tuple[str | Position, ...],
-    everything: bool,
-    execute: bool,
-) -> None:
-    """Send dead letters back to the main topic of their queue: same id, key and payload, attempts from 1.
-
-    Says what it would do; does it with --execute. Only the letters that are there when it starts are replayed. To
-    replay a letter twice is safe: its job runs once. Exit code 1 when a letter could not be sent or was not found.
-    """
-    selection = _selection(types, tenants, reasons, errors, references=frozenset(ids))
-    if everything == bool(selection):
-        raise click.UsageError(
-            "--all leaves nothing to choose: give either it or filters"
-            if everything
-            else "which letters? Name some with --id, --type, --tenant, --reason or --error, or take --all"
-        )
-    app = session.app(None)
-    with replayer(app) as replays:
-        if execute:
-            with replay_producer(app) as producer:
-                account = replays.execute(selection, producer=producer, queue=queue)
-        else:
-            account = replays.plan(selection, queue=queue)
-    _tell(account, execute=execute)
-    sys.exit(1 if account.failed or account.missing else 0)
-
-
-def _tell(account: Account, *, execute: bool) -> None:
-    if account.flows:
-        click.echo("\n".join(_flow_table(account)))
-    for line in (_headline(account, execute=execute), *_kept_lines(account), *_flagged_lines(account)):
-        click.echo(line)
-    for line in _trouble_lines(account):
-        click.echo(line, err=True)
-
-
-def _flow_table(account: Account) -> list[str]:
-    shown = account.flows.most_common(MAX_FLOWS)
-    rows = [
-        (clip(flow.job_type, 40), clip(flow.tenant, 30), flow.target, count, account.undecodable[flow])
-        for flow, count in shown
-    ]
-    lines = table(("TYPE", "TENANT", "TARGET", "LETTERS", "UNDECODABLE"), rows)
-    hidden = account.flows.total() - sum(count for _, count in shown)
-    return [*lines, f"... and {_letters(hidden)} more"] if hidden else lines
-
-
-def _headline(account: Account, *, execute: bool) -> str:
-    if not account.selected:
-        return "nothing selected: no dead letter fits"
-    of = f"of {_letters(account.selected)} selected"
-    if execute:
-        return f"replayed: {account.sent} {of}"
-    again = "; nothing was sent, --execute does it" if account.sent else ""
-    return f"to replay: {account.sent} {of}{again}"
-
-
-def _kept_lines(account: Account) -> Iterator[str]:
-    for standing, count in sorted(account.kept.items()):
-        yield f"{standing.value}: {count}, left out"
-    if account.copies:
-        yield f"copies of letters: {account.copies}, left out"
-
-
-def _flagged_lines(account: Account) -> Iterator[str]:
-    total = account.undecodable.total()
-    if total:
-        yield f"undecodable here: {total}, replayed all the same; they die again unless the workers know better:"
-        yield from _remark_lines(account.flagged, total)
-
-
-def _trouble_lines(account: Account) -> Iterator[str]:
-    if account.failed:
-        yield f"not sent: {account.failed}; to replay again is safe:"
-        yield from _remark_lines(account.failures, account.failed)
-    if account.stopped:
-        yield "given up: nothing of the last batch was taken; letters after it were not tried"
-    for reference in sorted(map(str, account.missing)):
-        yield f"not found: {reference}"
-    if account.schema_problem:
-        yield f"not every payload was looked at: {one_line(account.schema_problem)}"
-    if account.store_problem:
-        yield (
-            f"Postgres was not asked which jobs went on since: {one_line(account.store_problem)}. "
-            "Each letter still runs once at most."
-        )
-
-
-def _remark_lines(remarks: Sequence[Remark], total: int) -> Iterator[str]:
-    for remark in remarks:
-        yield f"  {remark.queue} {remark.position} job {remark.job_id}: {one_line(remark.text)}"
-    if total > len(remarks):
-        yield f"  ... and {total - len(remarks)} more"
+def _indexed_or_not(by_index: Callable[[], T], by_topic: Callable[[], T], *, silent: bool = False) -> T:
+    """Letters can be looked at without Postgres, too: slowly, and without what was done with them."""
+    try:
+        return by_index()
+    except (StoreUnavailable, DatabaseNotMigrated) as error:
+        if not silent:
+            click.echo(
+                f"read from the topics alone, for Postgres did not answer: {one_line(str(error))}", err=True
+            )
+        return by_topic()

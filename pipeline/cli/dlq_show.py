@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
+from pipeline.cli.dlq_timeline import timeline_lines
 from pipeline.cli.job import run_lines
 from pipeline.cli.text import clip, indented, one_line, printable, when
 from pipeline.core import headers as h
+from pipeline.core.desk import IndexedLetter
 from pipeline.core.dialects import Trouble
 from pipeline.core.letters import Letter
 from pipeline.desk import OpenedLetter
+from pipeline.runtime.dlq import Found
 
 __all__ = ["letter_lines"]
 
@@ -18,20 +21,22 @@ PREVIEW_BYTES = 512
 VALUE_CHARACTERS = 300
 
 
-def letter_lines(letter: Letter, opened: OpenedLetter, *, others: Sequence[Letter]) -> list[str]:
+def letter_lines(found: Found, opened: OpenedLetter, *, others: Sequence[Found]) -> list[str]:
     """Every part of a letter, one after the other."""
+    letter = found.letter
     parts = [
-        list(_identity(letter, others)),
+        [*_identity(letter, others), *_state(found.known)],
         list(_payload(letter, opened)),
         ["headers", *_headers(letter)],
         _trouble("last error", letter.last),
         _trouble("first error", letter.first) if letter.first != letter.last else [],
         list(_store(opened)),
+        ["timeline", *timeline_lines(letter, opened)],
     ]
     return [line for part in parts if part for line in ("", *part)][1:]
 
 
-def _identity(letter: Letter, others: Sequence[Letter]) -> Iterator[str]:
+def _identity(letter: Letter, others: Sequence[Found]) -> Iterator[str]:
     job = letter.job
     yield f"letter      {letter.position} of {printable(letter.record.topic)}"
     yield f"job         {job.job_id}"
@@ -42,10 +47,18 @@ def _identity(letter: Letter, others: Sequence[Letter]) -> Iterator[str]:
     yield f"enqueued    {when(job.enqueued_at)}"
     yield f"dead since  {when(letter.dead_at)}"
     yield f"key         {_value(letter.record.key)}"
+    if letter.origin:
+        yield f"written by  {letter.dialect}; came from {printable(letter.origin)}"
     if letter.problem:
         yield f"malformed   {one_line(letter.problem)}"
     if others:
-        yield f"older       {', '.join(str(other.position) for other in others[:20])}"
+        yield f"older       {', '.join(str(other.letter.position) for other in others[:20])}"
+
+
+def _state(known: IndexedLetter | None) -> Iterator[str]:
+    if known is not None:
+        by_task = f", by task {known.task}" if known.task else ""
+        yield f"state       {known.state}" + (f" since {when(known.since)}{by_task}" if known.since else "")
 
 
 # --- payload
@@ -128,4 +141,4 @@ def _store(opened: OpenedLetter) -> Iterator[str]:
         yield "attempts are not shown: the store does not know this job"
     else:
         yield f"the job is {opened.story.state} now; its runs:"
-        yield from run_lines(opened.story, stack=False)
+        yield from run_lines(opened.story, stack=True)

@@ -23,11 +23,11 @@ __all__ = [
     "PlanGroup",
     "Scope",
     "Span",
+    "Step",
     "Task",
     "TaskKind",
     "TaskState",
     "Told",
-    "Verdict",
 ]
 
 Ends = Mapping[str, Mapping[int, int]]  # queue (or topic) -> partition -> offset
@@ -127,12 +127,12 @@ class Outcome(NamedTuple):
     target: Source | None = None
 
 
-class Verdict(NamedTuple):
-    """What to do with a candidate: `take` it in hand, move it to a `state` for what `detail` says, or leave it."""
+class Step(NamedTuple):
+    """What came of some letters, and how far their task has come with it."""
 
-    take: bool = False
-    state: LetterState | None = None
-    detail: str = ""
+    outcomes: Sequence[Outcome]
+    cursor: Ends
+    counts: Mapping[str, int]
 
 
 class Told(NamedTuple):

@@ -12,6 +12,7 @@ from pipeline.core.dialects import Trouble
 from pipeline.core.letters import Letter
 from pipeline.core.outcome import shorten
 from pipeline.core.selection import Position
+from pipeline.core.writer_schemas import WriterRef
 
 __all__ = ["UNRESOLVED", "LetterFacts", "LetterState", "facts_of", "schema_ref", "schema_reference"]
 
@@ -127,9 +128,11 @@ def schema_reference(value: bytes, schema_id: bytes = b"") -> str:
     return f"{kind}{int.from_bytes(named[1:5], 'big') if kind == 'id:' else named[1:17].hex()}"
 
 
-def schema_ref(reference: str) -> tuple[str, bytes]:
-    """The same as (kind, bytes): `fingerprint`, `id` or `guid`. Takes only what `schema_reference` gives."""
+def schema_ref(reference: str) -> WriterRef:
+    """What `schema_reference` gave, to be looked up."""
     kind, colon, rest = reference.partition(":")
     if not colon:
-        return "fingerprint", bytes.fromhex(reference)
-    return kind, int(rest).to_bytes(4, "big") if kind == "id" else bytes.fromhex(rest)
+        return WriterRef("fingerprint", bytes.fromhex(reference))
+    if kind == "id":
+        return WriterRef("id", int(rest).to_bytes(4, "big"))
+    return WriterRef("guid", bytes.fromhex(rest))

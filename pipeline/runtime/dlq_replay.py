@@ -1,56 +1,54 @@
-"""Replays dead letters into the main topic of their queue, or tells what a replay would do.
+"""Replays dead letters: batch by batch from the topic, each letter once in effect, to be stopped and resumed at any point.
 
-Plan and replay are one walk over the letters, so they cannot disagree about them. The store is asked, batch by batch,
-what has become of the jobs, only to spare records that would run in vain: when it does not answer the walk goes on,
-for the claim rule alone makes sure that a letter which is replayed twice runs once.
+Letters of ours are locked in the index while they are sent, and marked in the same transaction. A process that dies
+in between leaves them as they were; sent again they are records of the same hop, of which the claim rule lets one run.
+
+Letters of others have no such rule. They are put into the task's hand first, and where their topics end is remembered:
+what was in the hand of a process that died is looked for there before anything is sent again.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from pipeline.core.claims import Row
-from pipeline.core.job import Job
-from pipeline.core.letters import Letter, Standing, named_by, standing
-from pipeline.core.ports import Delivered, JobProducer
-from pipeline.core.selection import Position, Selection
-from pipeline.core.topics import TopicNames
-from pipeline.errors import (
-    BrokerUnavailable,
-    DatabaseNotMigrated,
-    PayloadTooLarge,
-    PipelineError,
-    RegistryUnavailable,
-    StoreUnavailable,
-)
-from pipeline.runtime.dlq import Desk
-from pipeline.runtime.onward import replay_record
+from pipeline.core.desk import Candidate, Outcome, Scope, Span, Step, Task, TaskKind, TaskState
+from pipeline.core.headers import MAX_COUNT
+from pipeline.core.job import Record
+from pipeline.core.letter_facts import LetterState
+from pipeline.core.letters import Letter, read_letter
+from pipeline.core.ports import Delivered, JobProducer, Outgoing, Parking
+from pipeline.core.selection import Position
+from pipeline.errors import PayloadTooLarge, PipelineError, PublishUnknown, StoreUnavailable
+from pipeline.runtime.dlq_doubt import Doubts
+from pipeline.runtime.dlq_judge import judged
+from pipeline.runtime.dlq_pace import Pace
+from pipeline.runtime.dlq_ports import LetterIndex, LetterTopics
+from pipeline.runtime.dlq_records import LetterGone, Targets, outgoing, whole
 
-__all__ = ["Account", "Flow", "LetterStates", "Remark", "Replayer"]
+__all__ = ["Progress", "Remark", "Report", "Tools", "run_replay"]
 
-BATCH_LETTERS = 500
+BATCH_LETTERS = 1000
 BATCH_BYTES = 8_000_000
+READ_ACROSS = 1000  # letters between two wanted ones that are read rather than sought over
 MAX_REMARKS = 10
-_UNSENT = Delivered(None, None)
 
 
-class LetterStates(Protocol):
-    """What the store knows of the letters' jobs."""
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """What a replay works with. `topics` are the DLQ topics by their queues; a letter gets `max_replays` at most."""
 
-    def rows(self, job_ids: Sequence[str]) -> Mapping[str, Row]:
-        """The rows of those jobs that it knows. Raises `StoreUnavailable`, `DatabaseNotMigrated`."""
-        ...
-
-
-class Flow(NamedTuple):
-    """Letters that go the same way."""
-
-    job_type: str
-    tenant: str
-    target: str
+    index: LetterIndex
+    source: LetterTopics
+    parking: Parking
+    topics: Mapping[str, str]
+    max_replays: int
+    producer: JobProducer
+    targets: Targets
+    pace: Pace
 
 
 class Remark(NamedTuple):
@@ -62,174 +60,221 @@ class Remark(NamedTuple):
     text: str
 
 
-@dataclass
-class Account:
-    """What a replay did, or would do.
+class Progress(NamedTuple):
+    """How far a replay is. `holding` says why it waits; it is empty when it does not."""
 
-    `flows` counts the letters that were sent (would be, in a plan), `undecodable` those of them that no worker of today
-    could read. `kept` counts those not sent, and `copies` letters that lie in the DLQ twice. Of failed and undecodable
-    letters only the first few are remarked on. `missing` are references that name no letter. `store_problem` is set
-    when the store did not answer, `schema_problem` when schemas could not be looked up (letters after that count as
-    decodable), `stopped` when the replay was given up before its last letter.
+    task: int
+    sent: int
+    failed: int
+    dealt_with: int
+    wanted: int
+    holding: str = ""
+
+
+class Report:
+    """What a replay did. `counts` are of the whole task, also of what was done before it was resumed.
+
+    Its keys are `sent`, `failed` and those of `dlq_judge`. `wanted` are the letters that this run set out for, `dealt_with`
+    those that it came to. Of failed letters only the first few are remarked on.
     """
 
-    missing: set[str | Position]
-    selected: int = 0
-    flows: Counter[Flow] = field(default_factory=Counter)
-    undecodable: Counter[Flow] = field(default_factory=Counter)
-    kept: Counter[Standing] = field(default_factory=Counter)
-    copies: int = 0
-    failed: int = 0
-    failures: list[Remark] = field(default_factory=list)
-    flagged: list[Remark] = field(default_factory=list)
-    store_problem: str = ""
-    schema_problem: str = ""
-    stopped: bool = False
+    def __init__(self, task: Task) -> None:
+        self.task = task.id
+        self.state = TaskState.RUNNING
+        self.counts = Counter(task.counts)
+        self.failures: list[Remark] = []
+        self.wanted = 0
+        self.dealt_with = 0
 
-    @property
-    def sent(self) -> int:
-        return self.flows.total()
+    def failed(self, letter: Letter, text: str) -> None:
+        self.counts["failed"] += 1
+        if len(self.failures) < MAX_REMARKS:
+            self.failures.append(Remark(letter.job.queue, letter.position, letter.job.job_id, text))
+
+    def progress(self, holding: str = "") -> Progress:
+        sent, failed = self.counts["sent"], self.counts["failed"]
+        return Progress(self.task, sent, failed, self.dealt_with, self.wanted, holding)
 
 
-class Replayer:
-    """`describe` is that of a `Codec`; `declared` are the names of the topics there are."""
+def run_replay(tools: Tools, task: Task, *, tell: Callable[[Progress], None] = lambda _: None) -> Report:
+    """Go on with a task that this process holds, until it is done or told to stop. Releases it.
 
-    def __init__(
-        self,
-        *,
-        desk: Desk,
-        states: LetterStates,
-        describe: Callable[[str, bytes, bytes], object],
-        names: TopicNames,
-        declared: Collection[str],
-    ) -> None:
-        self._desk = desk
-        self._states = states
-        self._describe = describe
-        self._names = names
-        self._declared = frozenset(declared)
+    Raises what topics and index raise; the task can be resumed then, too.
+    """
+    run = _Run(tools, task, tell)
+    try:
+        run.report.state = run.through()
+    except PipelineError:
+        with contextlib.suppress(StoreUnavailable):
+            run.save(TaskState.FAILED)
+        raise
+    run.save(run.report.state)
+    tools.index.release(task.id)
+    return run.report
 
-    def plan(self, selection: Selection, *, queue: str | None = None) -> Account:
-        """What `execute` would do now. Sends nothing. Raises what `Desk.letters` raises."""
-        return self._walk(selection, queue, None)
 
-    def execute(self, selection: Selection, *, producer: JobProducer, queue: str | None = None) -> Account:
-        """Send the letters that are meant, as they lay in the DLQ when this began. Raises what `Desk.letters` raises.
+class _Run:
+    """One run of a task, from its cursor on."""
 
-        What could not be written is in the account; to replay again is safe whatever became of it.
-        """
-        return self._walk(selection, queue, producer)
+    def __init__(self, tools: Tools, task: Task, tell: Callable[[Progress], None]) -> None:
+        self._tools = tools
+        self._index = tools.index
+        self._pace = tools.pace
+        self._task = task
+        self._tell = tell
+        self._doubts = Doubts(index=tools.index, source=tools.source)
+        self._cursor = {queue: dict(of) for queue, of in task.cursor.items()}
+        self._states = {LetterState.OPEN}
+        if task.options.get("parked"):
+            self._states.add(LetterState.PARKED)
+        self._broken = False
+        self.report = Report(task)
 
-    def _walk(self, selection: Selection, queue: str | None, producer: JobProducer | None) -> Account:
-        account = Account(missing=set(selection.references))
-        seen: set[tuple[str, int]] = set()
-        for batch in _batches(self._desk.letters(selection, queue=queue)):
-            account.selected += len(batch)
-            for letter in batch:
-                account.missing -= named_by(selection, letter)
-            due = self._open(_once(batch, seen, account), account)
-            if due and not self._send(due, account, producer):
-                account.stopped = True
-                break
-        return account
+    # --- the walk
 
-    def _open(self, letters: Sequence[Letter], account: Account) -> list[Letter]:
-        """Those whose jobs are dead since; the others are counted."""
-        rows = self._rows([letter.job.job_id for letter in letters], account)
-        due: list[Letter] = []
-        for letter in letters:
-            found = standing(letter.job.hop, rows.get(letter.job.job_id))
-            if found is Standing.OPEN:
-                due.append(letter)
+    def through(self) -> TaskState:
+        if self._doubts.settle(pace=self._pace, also=self._task.id):
+            (task,) = self._index.tasks(task=self._task.id)
+            self.report.counts = Counter(task.counts)
+        spans = {queue: self._spans(queue, of) for queue, of in self._task.ends.items()}
+        self.report.wanted = sum(span.letters for of in spans.values() for span in of)
+        for queue, wanted in spans.items():
+            with contextlib.closing(self._tools.source.read(self._tools.topics[queue], wanted)) as records:
+                for batch in _batches(records, self._pace.batch(BATCH_LETTERS)):
+                    if not self._pace.wait(self._hold):
+                        return TaskState.PAUSED
+                    self._batch(queue, [read_letter(record, queue=queue) for record in batch])
+                    if self._broken:
+                        return TaskState.FAILED
+        return TaskState.DONE
+
+    def save(self, state: TaskState) -> None:
+        self._index.save(self._task.id, state, cursor=self._cursor, counts=self.report.counts)
+
+    def _scope(self, queue: str) -> Scope:
+        return Scope(self._task.selection, [queue], self._states)
+
+    def _spans(self, queue: str, ends: Mapping[int, int]) -> Sequence[Span]:
+        before = self._cursor.get(queue, {})
+        within = [Span(number, before.get(number, 0), end) for number, end in ends.items()]
+        within = [span for span in within if span.start < span.stop]
+        return self._index.spans(self._scope(queue), within, tolerance=READ_ACROSS) if within else []
+
+    def _hold(self, why: str) -> None:
+        self._tell(self.report.progress(why))
+
+    def _batch(self, queue: str, letters: Sequence[Letter]) -> None:
+        before = self.report.counts["sent"]
+        reached = {letter.position.partition: letter.position.offset + 1 for letter in letters}
+        theirs = [letter for letter in letters if not letter.is_ours]
+        if theirs:
+            self._send_theirs(queue, theirs)
+        self._send_ours(queue, [letter for letter in letters if letter.is_ours], reached)
+        self._pace.sent(self.report.counts["sent"] - before)
+        self._tell(self.report.progress())
+
+    # --- letters of ours, and of others
+
+    def _send_ours(self, queue: str, letters: Sequence[Letter], reached: Mapping[int, int]) -> None:
+        known = {letter.position: letter for letter in letters}
+        counts, dealt_with = Counter(self.report.counts), self.report.dealt_with
+
+        def work(candidates: Sequence[Candidate]) -> Step:
+            # Done again from the start where Postgres had to undo it.
+            self.report.counts, self.report.dealt_with = Counter(counts), dealt_with
+            due, moved = self._judged(candidates, known)
+            sent = self._send(due)
+            self._cursor[queue] = {**self._cursor.get(queue, {}), **reached}
+            return Step([*moved, *sent], self._cursor, self.report.counts)
+
+        self._index.work_on(self._task.id, self._scope(queue), _job_ids(letters), work)
+
+    def _send_theirs(self, queue: str, letters: Sequence[Letter]) -> None:
+        known = {letter.position: letter for letter in letters}
+        self._doubts.foresee(self._task.id, {self._target(letter) for letter in letters})
+
+        def judge(candidates: Sequence[Candidate]) -> tuple[Sequence[Position], Sequence[Outcome]]:
+            due, moved = self._judged(candidates, known)
+            taken.extend(due)
+            return [candidate.position for candidate, _ in due], moved
+
+        taken: list[tuple[Candidate, Letter]] = []
+        self._index.take(self._task.id, self._scope(queue), _job_ids(letters), judge)
+        sent = self._send(taken)
+        self._index.settle(self._task.id, queue, Step(sent, self._cursor, self.report.counts))
+
+    def _judged(
+        self, candidates: Sequence[Candidate], known: Mapping[Position, Letter]
+    ) -> tuple[list[tuple[Candidate, Letter]], list[Outcome]]:
+        """Those to be sent, and what becomes of others at once."""
+        self.report.dealt_with += len(candidates)
+        found = judged(
+            [(candidate, known[candidate.position]) for candidate in candidates],
+            # Another payload is another try.
+            max_replays=MAX_COUNT if self._task.kind is TaskKind.EDIT else self._tools.max_replays,
+            has_target=lambda letter: bool(self._target(letter)),
+        )
+        self.report.counts.update(found.counts)
+        return found.due, found.moved
+
+    def _target(self, letter: Letter) -> str:
+        return self._tools.targets.of(letter.job.queue, letter.job.priority, letter.origin)
+
+    # --- sending
+
+    def _send(self, due: Sequence[tuple[Candidate, Letter]]) -> list[Outcome]:
+        """Send letters and count what came of it."""
+        outcomes: list[Outcome] = []
+        records: list[tuple[Candidate, Letter, Outgoing]] = []
+        for candidate, letter in due:
+            try:
+                records.append((candidate, letter, self._record(letter)))
+            except LetterGone as error:
+                outcomes.extend(self._failed(candidate, letter, error))
+        ends = self._tools.producer.send_all([record for _, _, record in records])
+        self._broken = self._broken or _all_refused(ends)
+        for (candidate, letter, _), end in zip(records, ends, strict=True):
+            if end.source is not None:
+                self.report.counts["sent"] += 1
+                outcomes.append(Outcome(candidate.position, LetterState.REPLAYED, "", end.source))
             else:
-                account.kept[found] += 1
-        return due
+                outcomes.extend(self._failed(candidate, letter, end.error))
+        return outcomes
 
-    def _rows(self, job_ids: Sequence[str], account: Account) -> Mapping[str, Row]:
-        if (
-            account.store_problem or not job_ids
-        ):  # once without an answer is enough: each try waits its time-out
-            return {}
-        try:
-            return self._states.rows(job_ids)
-        except (StoreUnavailable, DatabaseNotMigrated) as error:
-            account.store_problem = str(error)
-            return {}
+    def _record(self, letter: Letter) -> Outgoing:
+        full = whole(letter, self._tools.parking)
+        return outgoing(full, topic=self._target(letter), value=self._task.new_value)
 
-    def _send(self, due: Sequence[Letter], account: Account, producer: JobProducer | None) -> bool:
-        """Send a batch, or only count it; False when it makes no sense to go on."""
-        targets = [self._target(letter.job) for letter in due]
-        ends: Sequence[Delivered] = [_UNSENT] * len(due)
-        if producer is not None:
-            pairs = zip(due, targets, strict=True)
-            ends = producer.send_all([replay_record(let.record, let.job, topic=to) for let, to in pairs])
-        for letter, target, end in zip(due, targets, ends, strict=True):
-            if end.error is None:
-                self._count(letter, Flow(letter.job.job_type, letter.job.tenant, target), account)
-            else:
-                account.failed += 1
-                _remark(account.failures, letter, str(end.error))
-        return not _all_refused(ends)
-
-    def _target(self, job: Job) -> str:
-        """The main topic of the job's priority; where there is none such, of its queue."""
-        own = self._names.main(job.queue, job.priority)
-        return own if own in self._declared else self._names.main(job.queue)
-
-    def _count(self, letter: Letter, flow: Flow, account: Account) -> None:
-        account.flows[flow] += 1
-        if problem := self._unreadable(letter, account):
-            account.undecodable[flow] += 1
-            _remark(account.flagged, letter, problem)
-
-    def _unreadable(self, letter: Letter, account: Account) -> str:
-        job = letter.job
-        if letter.problem or account.schema_problem:
-            return letter.problem
-        try:
-            self._describe(job.job_type, letter.record.value or b"", job.schema_id)
-        except (RegistryUnavailable, BrokerUnavailable) as error:
-            account.schema_problem = str(error)  # not asked again: each try waits its time-out
-        except PipelineError as error:
-            return str(error)
-        return ""
+    def _failed(self, candidate: Candidate, letter: Letter, error: Exception | None) -> Iterator[Outcome]:
+        """It waits as before. One of another's that may have been written stays in hand, to be looked for later."""
+        self.report.failed(letter, str(error))
+        if isinstance(error, PublishUnknown) and not letter.is_ours:
+            self._doubts.keep()
+        else:
+            yield Outcome(candidate.position, candidate.state, f"not sent: {error}")
 
 
-def _batches(letters: Iterator[Letter]) -> Iterator[list[Letter]]:
+def _job_ids(letters: Sequence[Letter]) -> dict[Position, str]:
+    return {letter.position: letter.job.job_id for letter in letters}
+
+
+def _batches(records: Iterable[Record], most: int) -> Iterator[list[Record]]:
     """Bounded in number and in bytes."""
-    batch: list[Letter] = []
+    batch: list[Record] = []
     size = 0
-    for letter in letters:
-        batch.append(letter)
-        size += letter.record.size
-        if len(batch) >= BATCH_LETTERS or size >= BATCH_BYTES:
+    for record in records:
+        batch.append(record)
+        size += record.size
+        if len(batch) >= most or size >= BATCH_BYTES:
             yield batch
             batch, size = [], 0
     if batch:
         yield batch
 
 
-def _once(batch: Sequence[Letter], seen: set[tuple[str, int]], account: Account) -> list[Letter]:
-    """Without copies: a worker that dies between writing a letter and settling makes another write the same one."""
-    fresh: list[Letter] = []
-    for letter in batch:
-        key = (letter.job.job_id, letter.job.hop)
-        if key in seen:
-            account.copies += 1
-        else:
-            seen.add(key)
-            fresh.append(letter)
-    return fresh
-
-
-def _all_refused(ends: Iterable[Delivered]) -> bool:
+def _all_refused(ends: Sequence[Delivered]) -> bool:
     """Whether nothing of a batch was taken, and not for its size: then the fault is not with the letters."""
     errors = [end.error for end in ends]
     return bool(errors) and all(
         error is not None and not isinstance(error, PayloadTooLarge) for error in errors
     )
-
-
-def _remark(remarks: list[Remark], letter: Letter, text: str) -> None:
-    if len(remarks) < MAX_REMARKS:
-        remarks.append(Remark(letter.job.queue, letter.position, letter.job.job_id, text))

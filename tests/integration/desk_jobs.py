@@ -16,6 +16,7 @@ send_email = app.job_type(
     "email.send",
     SendEmail,
     retry=Backoff(max_attempts=int(os.environ.get("DESK_ATTEMPTS", "2")), base=0.1, jitter=0.0),
+    breaker=None,
 )
 
 

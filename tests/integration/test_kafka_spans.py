@@ -36,24 +36,23 @@ def topic(servers: TestServers) -> Iterator[str]:
     admin.delete([name])
 
 
+def source(servers: TestServers) -> KafkaSpans:
+    admin = KafkaAdmin(admin_config(servers.bootstrap_servers))
+    return KafkaSpans(consumer_config(servers.bootstrap_servers, group="spans"), admin)
+
+
 def read(servers: TestServers, topic: str, spans: list[Span]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = defaultdict(list)
-    config = consumer_config(servers.bootstrap_servers, group="spans")
-    for record in KafkaSpans(config).read(topic, spans):
+    for record in source(servers).read(topic, spans):
         found[record.partition].append(record.offset)
     return found
 
 
-def ends(servers: TestServers, topic: str) -> dict[int, int]:
-    admin = KafkaAdmin(admin_config(servers.bootstrap_servers))
-    assert set(admin.start_offsets([topic]).values()) == {0}
-    return {partition.number: end for partition, end in admin.end_offsets([topic]).items()}
-
-
 def test_whole_partitions_are_read_in_order(servers: TestServers, topic: str) -> None:
-    last = ends(servers, topic)
-    found = read(servers, topic, [Span(number, 0, end) for number, end in last.items()])
-    assert found == {number: list(range(end)) for number, end in last.items()}
+    whole = source(servers).bounds(topic)
+    assert [span.start for span in whole] == [0, 0, 0]
+    found = read(servers, topic, whole)
+    assert found == {span.partition: list(range(span.stop)) for span in whole}
     assert sum(map(len, found.values())) == COUNT
 
 
@@ -70,7 +69,7 @@ def test_many_short_spans_are_read_to_the_last(servers: TestServers, topic: str)
 
 
 def test_what_lies_beyond_the_end_is_not_waited_for(servers: TestServers, topic: str) -> None:
-    end = ends(servers, topic)[0]
+    end = source(servers).bounds(topic)[0].stop
     assert read(servers, topic, [Span(0, end - 1, end + 5), Span(0, end + 9, end + 10)]) == {0: [end - 1]}
 
 

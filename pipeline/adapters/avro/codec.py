@@ -150,6 +150,12 @@ class AvroCodec:
             "payload": plain(read(job_type, data, Reader(writer, None, frame.start))),
         }
 
+    def label(self, job_type: str, ref: WriterRef) -> str:
+        """The name of the schema that payloads refer to by `ref`. Raises like `describe`."""
+        self._catalog.versions(job_type)
+        with _named(job_type):
+            return self._writers.find(job_type, ref).parsed.label
+
     def _binding(self, job_type: str) -> _Binding:
         binding = self._bindings.get(job_type)
         if binding is None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from pipeline.adapters.kafka.admin import KafkaAdmin
 from pipeline.adapters.kafka.config import Conf, construct
 from pipeline.adapters.kafka.failures import ClientLog, unavailable
 from pipeline.adapters.kafka.metadata import require_topics
 from pipeline.adapters.kafka.records import to_record
 from pipeline.core.desk import Span
 from pipeline.core.job import Record
+from pipeline.core.offsets import Partition
 from pipeline.errors import BrokerUnavailable
 
 __all__ = ["KafkaSpans"]
@@ -25,14 +27,22 @@ _POLL_SECONDS = 0.1
 class KafkaSpans:
     """`config` comes from `consumer_config` (its group is never joined); `timeout` bounds each wait, in seconds."""
 
-    def __init__(self, config: Conf, *, timeout: float = 10.0) -> None:
+    def __init__(self, config: Conf, admin: KafkaAdmin, *, timeout: float = 10.0) -> None:
+        self._admin = admin
         self._bootstrap: str = config["bootstrap.servers"]
         self._timeout = timeout
         # The end of a partition is told by an event: the last offset of a span may be a marker, not a record.
         self._config: Conf = {**config, "enable.partition.eof": "true"}
         self._log = ClientLog()
 
-    def read(self, topic: str, spans: Sequence[Span]) -> Iterator[Record]:
+    def bounds(self, topic: str) -> list[Span]:
+        """Where each partition begins, and where it ends at the moment. Raises `TopicsMissing`, `BrokerUnavailable`."""
+        starts, ends = self._admin.start_offsets([topic]), self._admin.end_offsets([topic])
+        return [
+            Span(number, starts[Partition(topic, number)], end) for (_, number), end in sorted(ends.items())
+        ]
+
+    def read(self, topic: str, spans: Sequence[Span]) -> Generator[Record]:
         """Every record in these spans; those of a partition must be in order and apart.
 
         Whoever asks may take their time. Raises `TopicsMissing`, `BrokerUnavailable`.

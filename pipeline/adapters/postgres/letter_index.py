@@ -24,10 +24,10 @@ from pipeline.core.desk import (
     PlanGroup,
     Scope,
     Span,
+    Step,
     Task,
     TaskState,
     Told,
-    Verdict,
 )
 from pipeline.core.letter_facts import LetterFacts, LetterState
 from pipeline.core.selection import Position
@@ -90,6 +90,10 @@ class PostgresLetterIndex:
         return self._questions.run(
             lambda connection: reading.page(connection, scope, limit=limit, after=after)
         )
+
+    def among(self, scope: Scope, letters: Sequence[Position]) -> list[IndexedLetter]:
+        """Those of these letters of one queue that are meant."""
+        return self._questions.run(lambda connection: reading.among(connection, scope, letters))
 
     def count(self, scope: Scope) -> int:
         return self._questions.run(lambda connection: reading.count(connection, scope))
@@ -156,63 +160,57 @@ class PostgresLetterIndex:
         """What tasks did with the letters of a job, in order of time."""
         return self._questions.run(lambda connection: tasks.outcomes_of_letter(connection, job_id))
 
-    # --- letters in hand
+    # --- letters
+
+    def work_on(
+        self,
+        task: int,
+        scope: Scope,
+        letters: Mapping[Position, str],
+        work: Callable[[Sequence[Candidate]], Step],
+    ) -> None:
+        """Lock those of the letters (with their job ids) that are meant, do the work, and keep what came of it.
+
+        Nobody else takes them meanwhile. If this process dies, they are as they were. Letters that are not among the
+        candidates are not meant, or another task has them.
+        """
+        (queue,) = scope.queues
+
+        def locked(connection: Connection) -> None:
+            with connection.transaction():
+                step = work(tasks.look(connection, scope, letters))
+                tasks.settle(connection, task, queue, step)
+
+        self._hand.run(locked)
 
     def take(
         self,
         task: int,
         scope: Scope,
         letters: Mapping[Position, str],
-        judge: Callable[[Sequence[Candidate]], Sequence[Verdict]],
-    ) -> list[tuple[Candidate, Verdict]]:
-        """Lock those of the letters (with their job ids) that are meant, and do with each what `judge` says.
-
-        What it takes is in this task's hand until it is settled. Letters that are not in the answer are not meant, or
-        another task has them.
-        """
-
-        def work(connection: Connection) -> list[tuple[Candidate, Verdict]]:
-            with connection.transaction():
-                return _take(connection, task, scope, letters, judge)
-
-        return self._hand.run(work)
-
-    def settle(
-        self,
-        task: int,
-        queue: str,
-        outcomes: Sequence[Outcome],
-        *,
-        cursor: Ends,
-        counts: Mapping[str, int],
+        judge: Callable[[Sequence[Candidate]], tuple[Sequence[Position], Sequence[Outcome]]],
     ) -> None:
+        """The same for letters that must not be sent twice: what `judge` takes stays in this task's hand until settled.
+
+        It also gives what becomes of others at once. If this process dies, what it took is in doubt.
+        """
+        (queue,) = scope.queues
+
+        def locked(connection: Connection) -> None:
+            with connection.transaction():
+                tasks.take(connection, task, queue, *judge(tasks.look(connection, scope, letters)))
+
+        self._hand.run(locked)
+
+    def settle(self, task: int, queue: str, step: Step) -> None:
         """Move letters to where a task brought them, and save how far it has come; all or nothing."""
 
         def work(connection: Connection) -> None:
             with connection.transaction():
-                tasks.settle(connection, task, queue, outcomes)
-                tasks.save(connection, task, TaskState.RUNNING, cursor=cursor, counts=counts)
+                tasks.settle(connection, task, queue, step)
 
         self._hand.run(work)
 
     def move_all(self, task: int, scope: Scope, to: LetterState) -> int:
         """Move all letters of a scope to one state, at once; give how many."""
         return self._questions.run(lambda connection: tasks.move_all(connection, task, scope, to))
-
-
-def _take(
-    connection: Connection,
-    task: int,
-    scope: Scope,
-    letters: Mapping[Position, str],
-    judge: Callable[[Sequence[Candidate]], Sequence[Verdict]],
-) -> list[tuple[Candidate, Verdict]]:
-    found = tasks.look(connection, scope, letters)
-    judged = list(zip(found, judge(found), strict=True))
-    (queue,) = scope.queues
-    taken = [candidate.position for candidate, verdict in judged if verdict.take]
-    if taken:
-        tasks.take(connection, task, queue, taken)
-    moved = [Outcome(c.position, v.state, v.detail) for c, v in judged if v.state is not None]
-    tasks.settle(connection, task, queue, moved)
-    return judged

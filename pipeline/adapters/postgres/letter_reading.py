@@ -12,8 +12,9 @@ from pipeline.adapters.postgres.queries import QUERIES
 from pipeline.adapters.postgres.session import Connection
 from pipeline.core.desk import Ends, Group, IndexedLetter, LetterKey, PlanGroup, Scope, Span
 from pipeline.core.letter_facts import LetterFacts, LetterState
+from pipeline.core.selection import Position
 
-__all__ = ["GROUPS", "count", "groups", "open_count", "page", "plan", "spans"]
+__all__ = ["GROUPS", "among", "count", "groups", "open_count", "page", "plan", "spans"]
 
 _FACTS = len(LetterFacts._fields)
 # What letters can be grouped by -> its column.
@@ -36,6 +37,19 @@ def page(
     """The newest letters, or those that come after one."""
     where, values = condition(scope, after=after)
     found = connection.execute(filled(QUERIES["letters_page"], where), {**values, "limit": limit})
+    return [_indexed(row) for row in found]
+
+
+def among(connection: Connection, scope: Scope, letters: Sequence[Position]) -> list[IndexedLetter]:
+    """Those of these letters of one queue that are meant."""
+    where, values = condition(scope)
+    given = {
+        "this_partition": numbers([letter.partition for letter in letters]),
+        "this_offset": numbers([letter.offset for letter in letters]),
+        "limit": len(letters),
+    }
+    here = '(l.partition, l."offset") in (select * from unnest(%(this_partition)s::integer[], %(this_offset)s::bigint[]))'
+    found = connection.execute(filled(QUERIES["letters_page"], f"{where} and {here}"), {**values, **given})
     return [_indexed(row) for row in found]
 
 

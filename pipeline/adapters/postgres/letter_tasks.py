@@ -18,6 +18,7 @@ from pipeline.core.desk import (
     InDoubt,
     Outcome,
     Scope,
+    Step,
     Task,
     TaskKind,
     TaskState,
@@ -145,13 +146,22 @@ def _candidate(row: tuple[Any, ...]) -> Candidate:
     return Candidate(Position(partition, offset), hop, replays, LetterState(state), known, copy)
 
 
-def take(connection: Connection, task: int, queue: str, letters: Sequence[Position]) -> None:
-    """Put letters into this task's hand: until they are settled nobody else takes them."""
-    connection.execute(QUERIES["letters_take"], {"task": task, "queue": queue, **_positions(letters)})
+def take(
+    connection: Connection, task: int, queue: str, taken: Sequence[Position], moved: Sequence[Outcome]
+) -> None:
+    """Put letters into this task's hand: until they are settled nobody else takes them. Move others at once."""
+    connection.execute(QUERIES["letters_take"], {"task": task, "queue": queue, **_positions(taken)})
+    _move(connection, task, queue, moved)
 
 
-def settle(connection: Connection, task: int, queue: str, outcomes: Sequence[Outcome]) -> None:
-    """Move letters to where a task brought them, and keep that."""
+def settle(connection: Connection, task: int, queue: str, step: Step) -> None:
+    """Move letters to where a task brought them, and save how far it has come."""
+    _move(connection, task, queue, step.outcomes)
+    reached = {"cursor": Jsonb(_plain(step.cursor)), "counts": Jsonb(dict(step.counts))}
+    connection.execute(QUERIES["task_reached"], {"task": task, **reached})
+
+
+def _move(connection: Connection, task: int, queue: str, outcomes: Sequence[Outcome]) -> None:
     if not outcomes:
         return
     targets = [outcome.target or _NOWHERE for outcome in outcomes]

@@ -193,21 +193,24 @@ where l.queue = %(queue)s and l.partition = r.partition and l."offset" = r."offs
 -- name: letters_settle
 -- Moves letters to the states that a task gave them, and keeps that.
 with moved as (
-    update letters as l set state = r.state, since = clock_timestamp(), task = %(task)s
+    update letters as l set
+        state = r.state,
+        since = case when r.state <> 'open' then statement_timestamp() end,
+        task = case when r.state <> 'open' then %(task)s::bigint end
     from unnest(
         %(partition)s::integer[], %(offset)s::bigint[], %(state)s::text[], %(detail)s::text[], %(target_topic)s::text[],
         %(target_partition)s::integer[], %(target_offset)s::bigint[]
     ) as r (partition, "offset", state, detail, target_topic, target_partition, target_offset)
     where l.queue = %(queue)s and l.partition = r.partition and l."offset" = r."offset"
     returning
-        l.partition, l."offset", l.job_id, l.hop, r.state, r.detail, l.since,
+        l.partition, l."offset", l.job_id, l.hop, r.state, r.detail,
         r.target_topic, r.target_partition, r.target_offset
 )
 insert into desk_outcomes (
     task, queue, partition, "offset", job_id, hop, state, detail, at, target_topic, target_partition, target_offset
 )
 select
-    %(task)s, %(queue)s, partition, "offset", job_id, hop, state, detail, since,
+    %(task)s, %(queue)s, partition, "offset", job_id, hop, state, detail, statement_timestamp(),
     target_topic, target_partition, target_offset
 from moved
 on conflict (queue, partition, "offset", task) do update set
@@ -218,14 +221,21 @@ on conflict (queue, partition, "offset", task) do update set
 -- name: letters_move
 -- The same for all letters of a selection at once, to one state.
 with moved as (
-    update letters as l set state = %(to)s, since = clock_timestamp(), task = %(task)s
-    where {where}
-    returning l.queue, l.partition, l."offset", l.job_id, l.hop, l.since
+    update letters as l set
+        state = %(to)s,
+        since = case when %(to)s <> 'open' then statement_timestamp() end,
+        task = case when %(to)s <> 'open' then %(task)s::bigint end
+    where {where} and not exists (
+        -- What is gone from the topic cannot be open again.
+        select from letter_positions as p
+        where %(to)s = 'open' and p.queue = l.queue and p.partition = l.partition and l."offset" < p.begins_at
+    )
+    returning l.queue, l.partition, l."offset", l.job_id, l.hop
 )
 insert into desk_outcomes (
     task, queue, partition, "offset", job_id, hop, state, detail, at, target_topic, target_partition, target_offset
 )
-select %(task)s, queue, partition, "offset", job_id, hop, %(to)s, '', since, '', -1, -1 from moved
+select %(task)s, queue, partition, "offset", job_id, hop, %(to)s, '', statement_timestamp(), '', -1, -1 from moved
 
 -- name: letters_in_doubt
 -- What a task had in hand when its process died.
@@ -273,6 +283,9 @@ update desk_tasks set
     state = %(state)s, cursor = %(cursor)s, counts = %(counts)s, updated_at = clock_timestamp(),
     finished_at = case when %(state)s = 'done' then clock_timestamp() end
 where id = %(task)s
+
+-- name: task_reached
+update desk_tasks set cursor = %(cursor)s, counts = %(counts)s, updated_at = clock_timestamp() where id = %(task)s
 
 -- name: task_doubt
 update desk_tasks set in_doubt = %(in_doubt)s where id = %(task)s

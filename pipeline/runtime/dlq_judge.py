@@ -1,0 +1,71 @@
+"""What a replay does with letters that it has locked: send them, or why not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from pipeline.core.desk import Candidate, Outcome
+from pipeline.core.letter_facts import LetterState
+from pipeline.core.letters import Letter, Standing, standing
+
+__all__ = ["Judged", "judged"]
+
+_RESOLVED = {
+    Standing.COMPLETED: LetterState.COMPLETED,
+    Standing.CANCELLED: LetterState.CANCELLED,
+    Standing.REPLAYED: LetterState.REPLAYED,
+}
+
+
+class Judged(NamedTuple):
+    """`due` are to be sent, `moved` are dealt with, and the rest is left as it is.
+
+    `counts` has why letters are not sent: `completed`, `cancelled`, `replayed` (their jobs went on since), `copies`,
+    `parked` (replayed too often), `unsettled` (their worker has yet to record that the job is dead), `untargeted`.
+    """
+
+    due: list[tuple[Candidate, Letter]]
+    moved: list[Outcome]
+    counts: Counter[str]
+
+
+def judged(
+    candidates: Sequence[tuple[Candidate, Letter]],
+    *,
+    max_replays: int,
+    has_target: Callable[[Letter], bool],
+) -> Judged:
+    """Judge each, in order. A letter is written twice when its worker dies before it has settled: one of the two is sent."""
+    found = Judged([], [], Counter())
+    seen: set[tuple[str, int]] = set()
+    for candidate, letter in candidates:
+        key = (letter.job.job_id, candidate.hop)
+        outcome, counted = _one(candidate, max_replays=max_replays, is_copy=candidate.copy or key in seen)
+        seen.add(key)
+        if outcome is not None:
+            found.moved.append(outcome)
+        elif not counted and has_target(letter):
+            found.due.append((candidate, letter))
+        elif not counted:
+            counted = "untargeted"
+        if counted:
+            found.counts[counted] += 1
+    return found
+
+
+def _one(candidate: Candidate, *, max_replays: int, is_copy: bool) -> tuple[Outcome | None, str]:
+    """What becomes of a letter that is not sent, and what it counts as; nothing of both for one that is."""
+    at = candidate.position
+    if is_copy:
+        return Outcome(at, LetterState.COPY, "another letter of the same death"), "copies"
+    found = standing(candidate.hop, candidate.row)
+    if found in _RESOLVED:
+        resolved = _RESOLVED[found]
+        return Outcome(at, resolved, f"its job: {found}"), resolved.value
+    if found is Standing.UNSETTLED:
+        return None, "unsettled"
+    if candidate.replays >= max_replays and candidate.state is not LetterState.PARKED:
+        return Outcome(at, LetterState.PARKED, f"replayed {candidate.replays} times"), "parked"
+    return None, ""
