@@ -131,7 +131,7 @@ def test_a_batch_that_overruns_its_limit_is_settled_once_for_each_job() -> None:
     )
     executor.start()
     executor.submit([ready(number, registry) for number in range(3)])
-    eventually(lambda: executor.abandon() == 3)
+    eventually(lambda: len(executor._slots[0].running) == 3)
     clock.advance(6)
     executor.check()
     assert [type(run.outcome) for run in runs] == [Failed] * 3

@@ -31,13 +31,14 @@ log = logging.getLogger("pipeline.executor")
 
 
 class _Flight:
-    """A run and since when; `overdue` once it was settled without its end."""
+    """A run and since when, by the clock and by the monotonic one; `overdue` once it was settled without its end."""
 
-    __slots__ = ("delivery", "overdue", "since")
+    __slots__ = ("began", "delivery", "overdue", "since")
 
-    def __init__(self, delivery: Delivery, since: float) -> None:
+    def __init__(self, delivery: Delivery, since: float, began: float) -> None:
         self.delivery = delivery
         self.since = since
+        self.began = began
         self.overdue = False
 
 
@@ -64,7 +65,7 @@ class AsyncExecutor:
         self._on_runs = on_runs
         self._on_room = on_room
         self._pace = Pace(slots, most=most_ahead)
-        self._queue: deque[Delivery] = deque()  # touched by the loop's thread only, but for `extend`
+        self._queue: deque[Delivery] = deque()
         self._tasks: dict[asyncio.Task[None], _Flight] = {}
         self._written_off = 0
         self._turn_asked = 0.0  # when the loop was asked for a turn that it has not made yet
@@ -76,7 +77,20 @@ class AsyncExecutor:
         self._abandoned = False
 
     def start(self) -> None:
-        threading.Thread(target=self._loop.run_forever, name="handlers-async", daemon=True).start()
+        threading.Thread(target=self._turn_for_ever, name="handlers-async", daemon=True).start()
+
+    def _turn_for_ever(self) -> None:
+        stopped = False
+        while not stopped:
+            try:
+                self._loop.run_forever()
+                stopped = True
+            except (
+                BaseException
+            ):  # SystemExit in a task that a handler made stops the loop, and with it every job
+                log.exception(
+                    "a task of a handler tried to end the process", extra={"action": "exit_refused"}
+                )
 
     def capacity(self) -> int:
         with self._lock:
@@ -93,11 +107,11 @@ class AsyncExecutor:
 
     def _start_some(self) -> None:
         while len(self._tasks) < self._slots:
-            try:
+            with self._lock:  # or `drop_unstarted` could give one that starts here
+                if self._abandoned or not self._queue:
+                    return
                 delivery = self._queue.popleft()
-            except IndexError:
-                return
-            flight = _Flight(delivery, self._clock.time())
+            flight = _Flight(delivery, self._clock.time(), self._clock.monotonic())
             task = self._loop.create_task(self._run(flight))
             self._tasks[task] = flight
             task.add_done_callback(self._ended)
@@ -109,7 +123,7 @@ class AsyncExecutor:
     async def _run(self, flight: _Flight) -> None:
         delivery, started = flight.delivery, flight.since
         outcome = await self._call(delivery)
-        ended = self._clock.time()
+        ended = started + self._clock.monotonic() - flight.began
         with self._lock:
             overdue, flight.overdue = flight.overdue, True  # from here on it is nobody's to write off
             if overdue:
@@ -132,7 +146,7 @@ class AsyncExecutor:
             async with deadline:
                 await handler.call(payload, self._contexts(delivery))
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-            if self._abandoned and isinstance(error, asyncio.CancelledError):
+            if self._abandoned:  # however it puts it: it was cancelled from here
                 return None
             if deadline.expired() and isinstance(error, TimeoutError):
                 return timed_out(delivery, limit or 0.0)
@@ -144,7 +158,7 @@ class AsyncExecutor:
         self._check_turns()
         if self._clock.monotonic() >= self._limits_due:
             self._limits_due = self._clock.monotonic() + 1.0
-            self._check_limits(self._clock.time())
+            self._check_limits(self._clock.monotonic())
 
     def _check_limits(self, now: float) -> None:
         with self._lock:
@@ -158,8 +172,9 @@ class AsyncExecutor:
                 "handler was cancelled at its time limit and goes on; its slot is lost until it returns",
                 extra={"action": "overdue", **_about(flight)},
             )
-            seconds = now - flight.since
-            self._on_runs([Run(flight.delivery, timed_out(flight.delivery, seconds), flight.since, now)])
+            seconds = now - flight.began
+            outcome = timed_out(flight.delivery, seconds)
+            self._on_runs([Run(flight.delivery, outcome, flight.since, flight.since + seconds)])
 
     def _check_turns(self) -> None:
         if not self._turn_asked:
@@ -199,7 +214,9 @@ class AsyncExecutor:
             return dropped
 
     def abandon(self) -> int:
-        self._abandoned = True
+        with self._lock:
+            self._abandoned = True
+            self._queue.clear()
         ended = threading.Event()
         self._loop.call_soon_threadsafe(self._cancel_all, ended)
         ended.wait(1.0)
@@ -216,7 +233,7 @@ class AsyncExecutor:
 def _is_late(flight: _Flight, now: float) -> bool:
     handler = flight.delivery.handler
     limit = handler.job_type.timeout if handler else None
-    return limit is not None and not flight.overdue and now - flight.since > limit + CANCEL_GRACE
+    return limit is not None and not flight.overdue and now - flight.began > limit + CANCEL_GRACE
 
 
 def _about(flight: _Flight) -> dict[str, str]:

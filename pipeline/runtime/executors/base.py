@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -13,7 +14,16 @@ from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.handlers import Context, Handler
 from pipeline.runtime.judging import judged
 
-__all__ = ["SUCCEEDED", "Executor", "OnRuns", "Pace", "outcome_after", "timed_out", "to_call"]
+__all__ = [
+    "SUCCEEDED",
+    "Executor",
+    "OnRuns",
+    "Pace",
+    "outcome_after",
+    "refuse_unstarted",
+    "timed_out",
+    "to_call",
+]
 
 AHEAD_SECONDS = 0.02
 OnRuns = Callable[[Sequence[Run]], None]
@@ -79,6 +89,21 @@ class Pace:
             return 0
         allowed = slots + int(min(self._most, slots * AHEAD_SECONDS / max(self._seconds, 1e-6)))
         return max(0, allowed - outstanding) if outstanding < slots or outstanding * 2 <= allowed else 0
+
+
+def refuse_unstarted(given: object) -> None:
+    """Raise `TypeError` for what a plain handler gave when it has only been made, and not run: its work was never done.
+
+    So it is with a wrapper that forgot to be a coroutine function itself, and with a function that yields.
+    """
+    if inspect.iscoroutine(given):
+        given.close()  # nobody else will, and it would say so much later
+    elif not (inspect.isawaitable(given) or inspect.isgenerator(given) or inspect.isasyncgen(given)):
+        return
+    raise TypeError(
+        f"the handler gave a {type(given).__name__} that was never run; allowed: a function that does its work "
+        "before it returns, or one defined with async def"
+    )
 
 
 def outcome_after(delivery: Delivery, error: BaseException) -> Outcome:

@@ -16,6 +16,7 @@ from pipeline.runtime.executors.base import (
     OnRuns,
     Pace,
     outcome_after,
+    refuse_unstarted,
     timed_out,
     to_call,
 )
@@ -26,7 +27,7 @@ log = logging.getLogger("pipeline.executor")
 
 
 class _Slot:
-    """A thread of the pool: what it runs (nothing, a job, or a batch) and since when.
+    """A thread of the pool: what it runs (nothing, a job, or a batch) and since when, by the monotonic clock.
 
     It is `overdue` once that was settled without it.
     """
@@ -100,7 +101,7 @@ class ThreadExecutor:
                     self._work.wait()
                     self._idle -= 1
                 slot.running = self._next()
-                slot.since = self._clock.time()
+                slot.since = self._clock.monotonic()
             self._run(slot, slot.running)
 
     def _next(self) -> list[Delivery]:
@@ -115,9 +116,8 @@ class ThreadExecutor:
         return batch
 
     def _run(self, slot: _Slot, batch: list[Delivery]) -> None:
-        started = slot.since
         outcomes = self._call(batch)
-        ended = self._clock.time()
+        seconds = self._clock.monotonic() - slot.since
         with self._work:
             slot.running = []
             overdue, slot.overdue = slot.overdue, False
@@ -125,7 +125,7 @@ class ThreadExecutor:
                 self._written_off -= 1
             else:
                 self._outstanding -= len(batch)
-                self._pace.ran((ended - started) / len(batch))
+                self._pace.ran(seconds / len(batch))
             room = self._pace.room(self._outstanding, lost=self._written_off) > 0
         if overdue:
             log.warning(
@@ -134,13 +134,15 @@ class ThreadExecutor:
                     "action": "overdue_returned",
                     "job_id": batch[0].job.job_id,
                     "jobs": len(batch),
-                    "seconds": ended - started,
+                    "seconds": seconds,
                 },
             )
         else:
+            # The clock may have been set meanwhile: the run took as long as the monotonic one says.
+            ended = self._clock.time()
             self._on_runs(
                 [
-                    Run(delivery, outcome, started, ended)
+                    Run(delivery, outcome, ended - seconds, ended)
                     for delivery, outcome in zip(batch, outcomes, strict=True)
                 ]
             )
@@ -148,10 +150,10 @@ class ThreadExecutor:
             self._on_room()
 
     def check(self) -> None:
-        now = self._clock.time()
+        now = self._clock.monotonic()
         with self._work:
             late = [slot for slot in self._slots if self._late(slot, now)]
-            runs = [run for slot in late for run in self._write_off(slot, now)]
+            runs = [run for slot in late for run in self._write_off(slot, now - slot.since)]
             self._wake()
         if runs:
             self._on_runs(runs)
@@ -163,7 +165,7 @@ class ThreadExecutor:
         limit = handler.job_type.timeout if handler else None
         return limit is not None and now - slot.since > limit
 
-    def _write_off(self, slot: _Slot, now: float) -> list[Run]:
+    def _write_off(self, slot: _Slot, seconds: float) -> list[Run]:
         slot.overdue = True
         self._written_off += 1
         self._outstanding -= len(slot.running)
@@ -178,8 +180,12 @@ class ThreadExecutor:
                 "slots_left": len(self._slots) - self._written_off,
             },
         )
-        seconds = now - slot.since
-        return [Run(delivery, timed_out(delivery, seconds), slot.since, now) for delivery in slot.running]
+        ended = self._clock.time()
+        return [
+            # One that its own transaction has completed is completed, however long the handler stays on.
+            Run(d, SUCCEEDED if d.committed else timed_out(d, seconds), ended - seconds, ended)
+            for d in slot.running
+        ]
 
     def drop_unstarted(self) -> list[Delivery]:
         with self._work:
@@ -196,8 +202,9 @@ class ThreadExecutor:
         return f"{lost} of {slots} threads are lost to handlers that overran their time limit"
 
     def abandon(self) -> int:
-        """A thread cannot be stopped from outside. Those written off hold no job any more."""
+        """A thread cannot be stopped from outside, only kept from the next job. Those written off hold no job any more."""
         with self._work:
+            self._queue.clear()
             return sum(len(slot.running) for slot in self._slots if not slot.overdue)
 
     def _call(self, batch: list[Delivery]) -> list[Outcome]:
@@ -205,7 +212,9 @@ class ThreadExecutor:
         handler, payload = to_call(batch[0])
         try:
             if handler.call_batch is None:
-                handler.call(payload, self._contexts(batch[0]))
+                given = handler.call(payload, self._contexts(batch[0]))
+                if given is not None:
+                    refuse_unstarted(given)
                 return [SUCCEEDED]
             payloads = [to_call(delivery)[1] for delivery in batch]
             errors = handler.call_batch(payloads, [self._contexts(delivery) for delivery in batch])
