@@ -25,7 +25,13 @@ from pipeline.core.outcome import Outcome, describe_failure
 from pipeline.core.ports import Codec, Effects
 from pipeline.runtime.contexts import Contexts
 from pipeline.runtime.delivery import Delivery
-from pipeline.runtime.executors.base import SUCCEEDED, outcome_after, timed_out, to_call
+from pipeline.runtime.executors.base import (
+    SUCCEEDED,
+    outcome_after,
+    refuse_unstarted,
+    timed_out,
+    to_call,
+)
 from pipeline.runtime.executors.guards import end_family
 from pipeline.runtime.executors.wire import JobOrder, Kind, pack, pack_outcome, unpack, unpack_job
 from pipeline.runtime.handlers import ASYNC, Registry
@@ -160,7 +166,7 @@ class ChildRunner:
         if handler.lane == ASYNC:
             # One loop for all: what a handler keeps for the next job may belong to the loop.
             return self._loop.run(_in_time(delivery, handler.call(payload, context)))
-        handler.call(payload, context)
+        refuse_unstarted(handler.call(payload, context))
         return SUCCEEDED
 
 
