@@ -464,5 +464,5 @@ class BufferMachine(RuleBasedStateMachine):
         assert self.buffer.load() == EMPTY
 
 
-BufferMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+BufferMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 TestBufferMachine = BufferMachine.TestCase

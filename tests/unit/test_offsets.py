@@ -225,5 +225,5 @@ class OffsetMachine(RuleBasedStateMachine):
             assert self.handed_out.get(partition, 0) == (max(seen) + 1 if seen else 0)
 
 
-OffsetMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+OffsetMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestOffsetMachine = OffsetMachine.TestCase
