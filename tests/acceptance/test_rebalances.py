@@ -13,6 +13,7 @@ from tests.harness.checks import (
 )
 from tests.harness.jobs import Task
 from tests.harness.processes import WorkerProcess
+from tests.harness.scraping import scrape
 from tests.harness.stream import PublishStream
 from tests.harness.world import World
 
@@ -48,6 +49,24 @@ def _works(world: World, worker: WorkerProcess) -> None:
     """It has a share of the main topic: it starts jobs from now on."""
     seen = len(world.executions(pid=worker.pid))
     world.wait(f"worker {worker.pid} works", lambda: len(world.executions(pid=worker.pid)) >= seen + 20)
+
+
+def test_a_job_that_outlasts_a_rebalance_is_not_started_beside_itself(world: World) -> None:
+    """The next owner of its partition reads its record again, and waits for the run that goes on."""
+    first = world.start_worker(worker__revoke_timeout=0.5)
+    jobs = world.publish(world.jobs.effect, [Task(name=f"long-{n}", gate="go") for n in range(4)])
+    jobs += world.publish(world.jobs.asynchronous, [Task(name=f"long-{n}", gate="go") for n in range(9)])
+    world.wait("all of them run", lambda: len(world.executions()) == len(jobs))
+    second = world.start_worker(worker__http_port=0)
+    world.wait("the next owner holds some", lambda: scrape(second)["pipeline_jobs_held_total"] >= 5)
+    world.open("go")
+    world.wait_ended()
+    world.wait_committed()
+    assert {run.pid for run in world.executions()} == {first.pid}
+    assert_runs(world, jobs)
+    assert_one_effect_each(world, jobs[:4])
+    assert_nothing_lost(world)
+    assert_clean_end(world)
 
 
 def test_three_workers_share_three_partitions(world: World) -> None:
