@@ -46,6 +46,7 @@ from pipeline.runtime.buffer import Buffer, Limits
 from pipeline.runtime.claimer import Claimer
 from pipeline.runtime.contexts import Contexts
 from pipeline.runtime.delivery import Delivery, Run
+from pipeline.runtime.dlq_depth import DepthGauge
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.executors import AsyncExecutor, Executor, ThreadExecutor
 from pipeline.runtime.executors.base import OnRuns
@@ -370,6 +371,7 @@ class _WorkerBuilder:
             parking=parking,
             clock=self._store_clock,
             watchdog=self._watchdog(consumer, intake),
+            dlq_depth=DepthGauge(count=store.open_letters, metrics=self._metrics, queue=self._queue),
         )
         return Worker(
             parts,

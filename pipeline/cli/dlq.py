@@ -23,7 +23,7 @@ from pipeline.cli.dlq_stats import stats
 from pipeline.cli.dlq_upkeep import purge, reindex
 from pipeline.cli.text import one_line
 from pipeline.core.desk import IndexedLetter, LetterKey
-from pipeline.core.letter_facts import facts_of
+from pipeline.core.letters import facts_of
 from pipeline.core.selection import Position
 from pipeline.desk import OpenDesk, open_desk, open_letter
 from pipeline.errors import DatabaseNotMigrated, StoreUnavailable

@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from pipeline.core.job import Source
+from pipeline.core.letter_facts import LetterFacts
 from pipeline.core.outcome import Failure
 from pipeline.core.state import JobState
 
@@ -88,6 +89,7 @@ class Settlement(NamedTuple):
     `hop` is what the row's hop becomes: that of the next record when one was published onward to run, else the job's.
     `state` is completed, retrying, dead or cancelled. Times are epoch seconds, `due_at` 0 when nothing waits. `attempt` is
     the one that ran; `next_attempt`, of a retrying job, the one to come. `crashed` says that the run ended with its process.
+    `letter` is what the index keeps of a dead job's letter, which the broker has acknowledged; it goes with the state.
     """
 
     job_id: str
@@ -102,6 +104,7 @@ class Settlement(NamedTuple):
     failure: Failure | None = None
     next_attempt: int = 0
     crashed: bool = False
+    letter: LetterFacts | None = None
 
     @property
     def row_attempt(self) -> int:

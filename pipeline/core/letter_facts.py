@@ -8,17 +8,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from pipeline.core.dialects import Trouble
-from pipeline.core.letters import Letter
-from pipeline.core.outcome import shorten
 from pipeline.core.selection import Position
 from pipeline.core.writer_schemas import WriterRef
 
-__all__ = ["UNRESOLVED", "LetterFacts", "LetterState", "facts_of", "schema_ref", "schema_reference"]
-
-MAX_MESSAGE = 500
-MAX_TEXT = 260
-_INT = 2**31 - 1
+__all__ = ["UNRESOLVED", "LetterFacts", "LetterState", "schema_ref", "schema_reference"]
 
 
 class LetterState(StrEnum):
@@ -73,45 +66,6 @@ class LetterFacts(NamedTuple):
     @property
     def position(self) -> Position:
         return Position(self.partition, self.offset)
-
-
-def facts_of(letter: Letter) -> LetterFacts:
-    """Never raises."""
-    job, record, last = letter.job, letter.record, letter.last
-    return LetterFacts(
-        job.queue,
-        record.partition,
-        record.offset,
-        job.job_id,
-        _bounded(job.job_type),
-        _bounded(job.tenant),
-        _bounded(job.priority),
-        letter.dialect.value,
-        _bounded(letter.origin),
-        bool(letter.problem),
-        job.hop,
-        job.attempt,
-        job.replays,
-        _bounded(letter.reason),
-        _bounded(last.error_class),
-        _bounded(last.message, MAX_MESSAGE),
-        schema_reference(record.value or b"", job.schema_id),
-        *_place(letter.first),
-        *_place(last),
-        len(record.value or b""),
-        round(letter.dead_at, 3),
-    )
-
-
-def _place(trouble: Trouble) -> tuple[str, int, int]:
-    partition = trouble.partition if trouble.partition <= _INT else -1
-    return _bounded(trouble.topic), partition, min(trouble.offset, 2**63 - 1)
-
-
-def _bounded(text: str, limit: int = MAX_TEXT) -> str:
-    if len(text) <= limit and text.isascii() and text.isprintable():
-        return text
-    return shorten(text, limit)
 
 
 _PREFIXES = {0: ("id:", 5), 1: ("guid:", 17)}

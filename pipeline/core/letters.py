@@ -14,10 +14,16 @@ from pipeline.core import headers as h
 from pipeline.core.claims import Row
 from pipeline.core.dialects import Dialect, Trouble, dialect_of, origin_of, trouble_of
 from pipeline.core.job import Job, Record, source_job_id
+from pipeline.core.letter_facts import LetterFacts, schema_reference
+from pipeline.core.outcome import shorten
 from pipeline.core.selection import Position, Selection
 from pipeline.core.state import JobState
 
-__all__ = ["Letter", "Standing", "matches", "named_by", "read_letter", "standing"]
+__all__ = ["Letter", "Standing", "facts_of", "matches", "named_by", "read_letter", "standing"]
+
+MAX_MESSAGE = 500
+MAX_TEXT = 260
+_INT = 2**31 - 1
 
 
 class Letter(NamedTuple):
@@ -68,6 +74,51 @@ def read_letter(record: Record, *, queue: str) -> Letter:
     if problem and origin.topic and origin.offset >= 0:
         job = job._replace(job_id=source_job_id(origin))
     return Letter(record, job, problem, dialect.value, last, dialect, origin.topic)
+
+
+# --- for the index
+
+
+def facts_of(letter: Letter) -> LetterFacts:
+    """Never raises."""
+    job, record, last = letter.job, letter.record, letter.last
+    return LetterFacts(
+        job.queue,
+        record.partition,
+        record.offset,
+        job.job_id,
+        _bounded(job.job_type),
+        _bounded(job.tenant),
+        _bounded(job.priority),
+        letter.dialect.value,
+        _bounded(letter.origin),
+        bool(letter.problem),
+        job.hop,
+        job.attempt,
+        job.replays,
+        _bounded(letter.reason),
+        _bounded(last.error_class),
+        _bounded(last.message, MAX_MESSAGE),
+        schema_reference(record.value or b"", job.schema_id),
+        *_place(letter.first),
+        *_place(last),
+        len(record.value or b""),
+        round(letter.dead_at, 3),
+    )
+
+
+def _place(trouble: Trouble) -> tuple[str, int, int]:
+    partition = trouble.partition if trouble.partition <= _INT else -1
+    return _bounded(trouble.topic), partition, min(trouble.offset, 2**63 - 1)
+
+
+def _bounded(text: str, limit: int = MAX_TEXT) -> str:
+    if len(text) <= limit and text.isascii() and text.isprintable():
+        return text
+    return shorten(text, limit)
+
+
+# --- what is meant
 
 
 def matches(selection: Selection, letter: Letter) -> bool:

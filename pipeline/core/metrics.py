@@ -97,7 +97,7 @@ STUCK = _counter(
 LAG = _gauge(
     "queue_lag", "Records not yet done in this worker's partitions; kind is main or retry.", ("queue", "kind")
 )
-DLQ_DEPTH = _gauge("dlq_depth", "Dead letters in the DLQ topic of the queue.")
+DLQ_DEPTH = _gauge("dlq_depth", "Dead letters of the queue that wait for an operator.")
 BUFFER_FILL = _gauge(
     "buffer_fill", "How full the worker's buffer is, 0 to 1; partitions are paused when it is full."
 )

@@ -12,8 +12,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from pipeline.core.desk import Span
-from pipeline.core.letter_facts import facts_of
-from pipeline.core.letters import read_letter
+from pipeline.core.letters import facts_of, read_letter
 from pipeline.runtime.dlq_ports import LetterIndex, LetterTopics
 
 __all__ = ["Caught", "Indexer", "in_batches"]

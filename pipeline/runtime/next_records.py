@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from pipeline.core.decision import DeadLetter, Decision, RunLater
+from pipeline.core.job import Source
 from pipeline.core.outcome import Failure, describe_failure
 from pipeline.core.parked import ParkedRecord
 from pipeline.core.ports import Delivered, JobProducer, Outgoing, Parking
@@ -29,16 +30,18 @@ log = logging.getLogger("pipeline.settle")
 class Unsettled:
     """A run that is being settled: its decision, the next record until that is acknowledged, and why it was not yet.
 
-    `on_the_way` is for the settle thread: the write was left to itself. `stuck` says that a write was refused.
+    `on_the_way` is for the settle thread: the write was left to itself. `stuck` says that a write was refused. `letter` is a
+    dead letter and where it lies, once that is acknowledged.
     """
 
-    __slots__ = ("decision", "error", "next_record", "on_the_way", "run", "stuck", "tries")
+    __slots__ = ("decision", "error", "letter", "next_record", "on_the_way", "run", "stuck", "tries")
 
     def __init__(self, run: Run, decision: Decision, next_record: Outgoing | None) -> None:
         self.run = run
         self.decision = decision
         self.next_record = next_record
         self.error: Exception | None = None
+        self.letter: tuple[Outgoing, Source] | None = None
         self.tries = 0
         self.on_the_way = False
         self.stuck = False
@@ -59,9 +62,12 @@ class _Write:
 
     def end(self, delivered: Delivered) -> None:
         """May be called by a thread of the producer."""
-        self._item.error = delivered.error
+        item = self._item
+        item.error = delivered.error
+        if delivered.source is not None and item.next_record and isinstance(item.decision, DeadLetter):
+            item.letter = (item.next_record, delivered.source)
         if delivered.error is None:
-            self._item.next_record = None
+            item.next_record = None
         with self._lock:
             self._ended = True
             is_late = self._left

@@ -22,6 +22,7 @@ from pipeline.core.topics import TopicNames
 from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.events import EventSink
+from pipeline.runtime.letters import letter_facts
 from pipeline.runtime.next_records import NextRecords, Unsettled
 from pipeline.runtime.onward import dead_letter, failing_since, parked_letter, retry_record
 
@@ -131,7 +132,7 @@ class Settler:
         """
         ready, stuck = self._publish_next(batch)
         writes = [
-            (item, settlement(item.run, item.decision))
+            (item, settlement(item.run, item.decision)._replace(letter=letter_facts(item)))
             for item in ready
             if not isinstance(item.decision, LetGo)
         ]

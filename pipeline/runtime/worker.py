@@ -20,6 +20,7 @@ from pipeline.errors import StoreUnavailable
 from pipeline.runtime.breakers import Breakers
 from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.claimer import Claimer
+from pipeline.runtime.dlq_depth import DepthGauge
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.executors import Executor
 from pipeline.runtime.handlers import SUSPECT
@@ -67,6 +68,7 @@ class WorkerParts(NamedTuple):
     parking: Parking
     clock: Clock
     watchdog: Watchdog
+    dlq_depth: DepthGauge
 
 
 class Worker:
@@ -109,6 +111,7 @@ class Worker:
         self._spawn("settle", parts.settling.run)
         self._spawn("breakers", parts.breakers.loop)
         self._spawn("watchdog", parts.watchdog.loop)
+        self._spawn("dlq depth", parts.dlq_depth.loop)
         log.info("worker started", extra={"action": "started", "topics": list(self._settings.topics)})
         try:
             while not self._stopping.is_set():
@@ -259,6 +262,7 @@ class Worker:
         parts.buffer.hand_back_all()
         parts.heartbeat.stop()
         parts.watchdog.stop()
+        parts.dlq_depth.stop()
         parts.breakers.stop()
         if not still_running:
             self._leave()

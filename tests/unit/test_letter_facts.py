@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.job import Record
-from pipeline.core.letter_facts import facts_of, schema_ref, schema_reference
-from pipeline.core.letters import matches, read_letter
+from pipeline.core.letter_facts import schema_ref, schema_reference
+from pipeline.core.letters import facts_of, matches, read_letter
 from pipeline.core.outcome import Failure
 from pipeline.core.selection import Position, Selection
 from tests.unit.foreign_letters import foreign_record, spring_headers

@@ -42,7 +42,7 @@ def put_letters(connection: Connection, letters: Sequence[LetterFacts], *, refre
             values[name] = texts(["t" if each else "f" for each in column])
         else:
             values[name] = numbers(column) if name in _NUMBERS else texts(column)
-    return connection.execute(QUERIES["letters_put"], values).rowcount
+    return connection.execute(QUERIES["letters_put"], values, prepare=True).rowcount
 
 
 def known_spans(connection: Connection, queue: str) -> dict[int, Span]:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from operator import itemgetter
 
+import psycopg
+
 from pipeline.adapters.postgres.arrays import numbers, texts
 from pipeline.adapters.postgres.claiming import read_rows
+from pipeline.adapters.postgres.letter_writing import put_letters
 from pipeline.adapters.postgres.queries import QUERIES
 from pipeline.adapters.postgres.session import Connection
 from pipeline.core.claims import Row, Settled, Settlement
 from pipeline.core.job import EPOCH_LIMIT
+from pipeline.core.letter_facts import LetterFacts
 from pipeline.core.outcome import Failure
 from pipeline.core.state import JobState
 from pipeline.core.story import attempt_outcome
 
 __all__ = ["settle"]
+
+log = logging.getLogger("pipeline.store")
 
 _COMPLETED = QUERIES["settle_completed"]
 _ANY = QUERIES["settle_any"]
@@ -23,7 +30,26 @@ _NO_FAILURE = Failure("", "")
 
 
 def settle(connection: Connection, worker: str, settlements: Sequence[Settlement]) -> list[Settled]:
-    """Settle each as if they came one after the other."""
+    """Settle each as if they came one after the other; letters of the dead go to their index in the same transaction."""
+    if all(settlement.letter is None for settlement in settlements):
+        return _settle(connection, worker, settlements)
+    with connection.transaction():
+        settled = _settle(connection, worker, settlements)
+        ended = zip(settlements, settled, strict=True)
+        _index(connection, [s.letter for s, answer in ended if answer.accepted and s.letter is not None])
+    return settled
+
+
+def _index(connection: Connection, letters: Sequence[LetterFacts]) -> None:
+    """The index can be rebuilt, so nothing about it may keep a job from being settled."""
+    try:
+        with connection.transaction():
+            put_letters(connection, letters)
+    except (psycopg.DataError, psycopg.IntegrityError):
+        log.exception("letters not indexed", extra={"action": "letters_not_indexed", "letters": len(letters)})
+
+
+def _settle(connection: Connection, worker: str, settlements: Sequence[Settlement]) -> list[Settled]:
     if len({settlement[0] for settlement in settlements}) == len(settlements):
         return _settle_distinct(connection, worker, settlements)
     with connection.transaction():

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pipeline.adapters.postgres import claiming, reading, settling
 from pipeline.adapters.postgres.arrays import texts
+from pipeline.adapters.postgres.letter_reading import open_count
 from pipeline.adapters.postgres.migrate import check_migrated
 from pipeline.adapters.postgres.queries import QUERIES
 from pipeline.adapters.postgres.session import FIXED_PLANS, Connection, Session, Target
@@ -89,6 +90,10 @@ class PostgresJobStore:
     def dead_count(self) -> int:
         """How many jobs are dead now. Cheap: reads only those that ever died."""
         return self._reads.run(reading.dead_count)
+
+    def open_letters(self, queue: str) -> int:
+        """How many dead letters of a queue wait for an operator. Cheap: reads only those."""
+        return self._reads.run(lambda connection: open_count(connection, queue))
 
     def close(self) -> None:
         for session in (self._claims, self._settlements, self._heartbeats, self._reads):
