@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from pipeline.adapters.avro.catalog import SchemaCatalog, packaged_schemas_dir
 from pipeline.adapters.avro.codec import AvroCodec
 from pipeline.adapters.avro.events import encode_event
+from pipeline.adapters.kafka.admin import KafkaAdmin
 from pipeline.adapters.kafka.config import Conf, admin_config, consumer_config, producer_config
 from pipeline.adapters.kafka.consumer import KafkaJobConsumer
 from pipeline.adapters.kafka.probe import KafkaProbe
@@ -37,7 +38,7 @@ from pipeline.core.metrics import Metrics, NoMetrics
 from pipeline.core.ports import WorkerInfo
 from pipeline.core.topics import ERROR_HEADROOM_BYTES, TopicNames, TopicSpec, declare
 from pipeline.errors import ConfigError, SchemaError, UnknownQueue
-from pipeline.holds import DEFAULT_BREAKER, build_breakers, shelf_limits
+from pipeline.holds import DEFAULT_BREAKER, build_breakers, longest_wait, shelf_limits
 from pipeline.logs import MoveLog
 from pipeline.lookups import schema_finder, schema_registry, use_registry_ids
 from pipeline.pools import ChildPools
@@ -54,6 +55,7 @@ from pipeline.runtime.handlers import ASYNC, PROCESS, SUSPECT, THREAD, Registry
 from pipeline.runtime.heartbeat import Heartbeat
 from pipeline.runtime.intake import Intake, IntakeSettings
 from pipeline.runtime.publisher import Publisher
+from pipeline.runtime.retention import RetentionWatch
 from pipeline.runtime.schemas import Announcer
 from pipeline.runtime.settle_loop import Results, SettleLoop
 from pipeline.runtime.settler import Settler
@@ -369,6 +371,7 @@ class _WorkerBuilder:
             heartbeat=heartbeat,
             metrics=self._metrics,
             parking=parking,
+            retention=self._retention(intake, buffer),
             clock=self._store_clock,
             watchdog=self._watchdog(consumer, intake),
             dlq_depth=DepthGauge(count=store.open_letters, metrics=self._metrics, queue=self._queue),
@@ -468,6 +471,20 @@ class _WorkerBuilder:
             on_runs=results.put,
         )
 
+    def _retention(self, intake: Intake, buffer: Buffer) -> RetentionWatch:
+        kafka = self._settings.kafka
+        tiers = {self._names.retry(self._queue, tier): tier for tier in self._settings.retry.tiers}
+        return RetentionWatch(
+            intake,
+            logs=KafkaAdmin(self._app.admin_config(), timeout=min(5.0, kafka.request_timeout)),
+            group=self._group,
+            queue=self._queue,
+            waits={self._names.main(self._queue): None, **tiers},
+            outage=self._settings.retry.outage_allowance,
+            begin=buffer.begin,
+            metrics=self._metrics,
+        )
+
     def _breakers(self, buffer: ShelvingBuffer, results: Results, settling: SettleLoop) -> Breakers:
         return build_breakers(
             self._app.registry,
@@ -513,6 +530,7 @@ class _WorkerBuilder:
             in_order=self._in_order(),
             parking=parking,
             on_arrival=results.wake,
+            longest_wait=longest_wait(self._settings),
         )
 
     def _in_order(self) -> list[str]:

@@ -1,11 +1,13 @@
-"""Wiring of what keeps jobs back: breakers. Beside `app`, which hands it the rest."""
+"""Wiring of what keeps jobs back: breakers, and long waits. Beside `app`, which hands it the rest."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import TypedDict
 
+from pipeline.config import Settings
 from pipeline.config.sections import WorkerSettings
 from pipeline.core.breaker import Breaker
 from pipeline.core.clock import Clock
@@ -16,7 +18,7 @@ from pipeline.runtime.delivery import Run
 from pipeline.runtime.handlers import Registry
 from pipeline.runtime.shelf import ShelvingBuffer
 
-__all__ = ["DEFAULT_BREAKER", "build_breakers", "shelf_limits"]
+__all__ = ["DEFAULT_BREAKER", "build_breakers", "longest_wait", "shelf_limits"]
 
 DEFAULT_BREAKER = Breaker()
 
@@ -36,6 +38,12 @@ def shelf_limits(worker: WorkerSettings) -> ShelfLimits:
         shelf_bytes=int(worker.buffer_mb * 1e6 / 2),
         ahead=max(1, worker.ahead_max // 2),
     )
+
+
+def longest_wait(settings: Settings) -> float:
+    """How long a record may wait in a retry topic without being deleted there, should all workers be away meanwhile."""
+    kept = settings.topics.retry_retention
+    return inf if kept == -1 else max(kept - settings.retry.outage_allowance, *settings.retry.tiers)
 
 
 def build_breakers(

@@ -39,7 +39,7 @@ class RunLater(NamedTuple):
     """A record in the retry topic of `tier`, due at `due_at` (epoch seconds), for attempt number `attempt`.
 
     `in_place`: no record is written, the job waits where it is and keeps its place among the jobs of its key. `reason` says why
-    it waits when neither its failure nor its handler does.
+    it waits when neither its failure nor its handler does. With `until` it is not to run even then, but to wait on until that time.
     """
 
     tier: float
@@ -50,6 +50,7 @@ class RunLater(NamedTuple):
     state: JobState = JobState.RETRYING
     in_place: bool = False
     reason: str = ""
+    until: float = 0.0
 
 
 class DeadLetter(NamedTuple):
@@ -80,11 +81,29 @@ def decide(
     now: float,
     rng: Random,
     failing_since: float | None = None,
+    longest_wait: float = inf,
 ) -> Decision:
     """What follows from a run that ended at `now` (epoch seconds). Every outcome has exactly one decision.
 
-    `failing_since` is when the first attempt began that failed; None says that it is this one.
+    `failing_since` is when the first attempt began that failed; None says that it is this one. No record waits in a topic for
+    longer than `longest_wait` seconds: a longer wait is made of several.
     """
+    decision = _decide(job, outcome, policy, tiers=tiers, now=now, rng=rng, failing_since=failing_since)
+    if isinstance(decision, RunLater) and decision.due_at > now + longest_wait:
+        return decision._replace(due_at=now + longest_wait, until=decision.due_at)
+    return decision
+
+
+def _decide(
+    job: Job,
+    outcome: Outcome,
+    policy: RetryPolicy,
+    *,
+    tiers: Sequence[float],
+    now: float,
+    rng: Random,
+    failing_since: float | None,
+) -> Decision:
     if isinstance(outcome, Succeeded):
         return Finish(JobState.COMPLETED, (Trigger.SUCCESS,))
     if isinstance(outcome, Crashed):

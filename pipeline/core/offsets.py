@@ -50,6 +50,12 @@ class OffsetTracker:
                 self._epochs += 1
                 self._partitions[partition] = _Tracked(self._epochs)
 
+    def begin(self, partition: Partition, offset: int) -> None:
+        """Give a group that has committed nothing in an assigned partition its first place, unless work was done there since."""
+        tracked = self._partitions.get(partition)
+        if tracked is not None and tracked.next_offset is None:
+            tracked.next_offset = offset
+
     def drop(self, partitions: Iterable[Partition]) -> None:
         """Forget partitions that were revoked or lost: nothing of them is committed from here on."""
         for partition in partitions:
@@ -104,7 +110,7 @@ class OffsetTracker:
         return len(tracked.pending) - len(tracked.done) if tracked else 0
 
     def position(self, partition: Partition) -> int | None:
-        """One beyond the last record that was received in this assignment; None before the first one."""
+        """One beyond the last record that was received in this assignment; before the first one what `begin` said, or None."""
         tracked = self._partitions.get(partition)
         if tracked is None:
             return None

@@ -246,7 +246,8 @@ class Breakers:
         except StoreUnavailable as error:
             with self._lock:
                 self._view.not_told()
-            log.warning("cannot ask for breakers: %s", error, extra={"action": "breaker_store_failed"})
+            if not self._stopped.is_set():  # then it is this worker itself that has closed it
+                log.warning("cannot ask for breakers: %s", error, extra={"action": "breaker_store_failed"})
             return
         with self._lock:
             changes = self._view.take_in(changed, all_of_them=False, now=now)

@@ -106,6 +106,12 @@ class Buffer:
             self._leaving.difference_update(partitions)
             self._tracker.assign(partitions)
 
+    def begin(self, places: Mapping[Partition, int]) -> None:
+        """Have these offsets committed where the group has committed nothing yet."""
+        with self._changed:
+            for partition, offset in places.items():
+                self._tracker.begin(partition, offset)
+
     def assigned(self) -> list[Partition]:
         with self._changed:
             return self._tracker.assigned()

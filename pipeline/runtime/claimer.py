@@ -14,12 +14,14 @@ from pipeline.core.clock import Clock
 from pipeline.core.events import Move, moves_of_claim, moves_of_repeat
 from pipeline.core.job import Job
 from pipeline.core.metrics import Metrics
+from pipeline.core.outcome import Outcome, Snoozed
 from pipeline.core.ports import Codec, JobStore
 from pipeline.core.state import JobState
 from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.handlers import PROCESS, Registry
+from pipeline.runtime.onward import waits_until
 from pipeline.runtime.opening import decode_payload, find_handler
 
 __all__ = ["Claimer"]
@@ -138,7 +140,7 @@ class Claimer:
         ready: list[Delivery] = []
         refused: list[Run] = []
         for delivery in granted:
-            outcome = find_handler(delivery, self._registry)
+            outcome = _still_waits(delivery, now) or find_handler(delivery, self._registry)
             if outcome is None and not _opened_in_child(delivery):
                 outcome = decode_payload(delivery, self._codec)
             if outcome is None:
@@ -168,6 +170,12 @@ def _granted_freely(job: Job) -> Claim:
     if job.not_before:
         return Claim(Verdict.CLAIMED, 0, JobState.RETRYING)
     return Claim(Verdict.CLAIMED, 0, JobState.DEAD if job.replays else None)
+
+
+def _still_waits(delivery: Delivery, now: float) -> Outcome | None:
+    """Put a job off again whose wait is longer than a record may wait in a topic."""
+    until = waits_until(delivery.record) if delivery.job.hop else 0.0
+    return Snoozed(None, until, "long_wait") if until > now else None
 
 
 def _opened_in_child(delivery: Delivery) -> bool:

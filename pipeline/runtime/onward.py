@@ -10,9 +10,10 @@ from pipeline.core.parked import PARKED
 from pipeline.core.ports import Outgoing
 from pipeline.runtime.delivery import Delivery
 
-__all__ = ["dead_letter", "failing_since", "parked_letter", "replay_record", "retry_record"]
+__all__ = ["dead_letter", "failing_since", "parked_letter", "replay_record", "retry_record", "waits_until"]
 
 STARTED = h.FIRST + "started"  # when the first attempt began that failed
+UNTIL = "pipeline-until"  # when the job is to run, if that is later than its record may wait in a topic
 
 # A record must not grow with its hops: in headers only the first and the last error, and short ones.
 MESSAGE_BYTES = 1_000
@@ -27,6 +28,7 @@ def retry_record(delivery: Delivery, decision: RunLater, *, topic: str, group: s
         h.ATTEMPT: b"%d" % decision.attempt,
         h.HOP: b"%d" % (job.hop + 1),
         h.NOT_BEFORE: h.due_text(decision.due_at).encode(),
+        UNTIL: h.due_text(decision.until).encode() if decision.until else None,
     }
     if decision.failure is not None:
         changes.update(_errors(delivery, decision.failure, group=group, now=now))
@@ -39,6 +41,7 @@ def dead_letter(delivery: Delivery, decision: DeadLetter, *, topic: str, group: 
     changes: dict[str, bytes | None] = {
         h.REASON: decision.reason.encode(),
         h.NOT_BEFORE: None,
+        UNTIL: None,
         # Written anew, because the record's own may be missing, doubled or unreadable: a replay could not be recognised.
         h.ID: job.job_id.encode(),
         h.HOP: b"%d" % job.hop,
@@ -67,6 +70,7 @@ def replay_record(letter: Record, job: Job, *, topic: str) -> Outgoing:
         h.HOP: b"%d" % (job.hop + 1),
         h.REPLAYS: b"%d" % (job.replays + 1),
         h.NOT_BEFORE: None,
+        UNTIL: None,
         h.REASON: None,
     }
     headers = h.forward_headers(letter, changes, drop=(h.FIRST, h.LAST))
@@ -75,13 +79,22 @@ def replay_record(letter: Record, job: Job, *, topic: str) -> Outgoing:
 
 def failing_since(record: Record) -> float:
     """When the first attempt began that failed, as its record tells; 0 when it does not."""
+    return _time(record, STARTED)
+
+
+def waits_until(record: Record) -> float:
+    """When the job is to run, if its record says that it must wait on when it is due; else 0."""
+    return _time(record, UNTIL)
+
+
+def _time(record: Record, header: str) -> float:
     for name, value in record.headers:
-        if name == STARTED:
+        if name == header:
             try:
-                since = float(value or b"0")
+                moment = float(value or b"0")
             except ValueError:
-                since = 0.0
-            return since if 0.0 <= since <= EPOCH_LIMIT else 0.0
+                moment = 0.0
+            return moment if 0.0 <= moment <= EPOCH_LIMIT else 0.0
     return 0.0
 
 

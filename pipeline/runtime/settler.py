@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from math import inf
 
 from pipeline.core.backoff import Backoff, Random, RetryPolicy
 from pipeline.core.claims import Settled, Settlement
@@ -75,7 +76,9 @@ class Settler:
         in_order: Collection[str] = (),
         parking: Parking | None = None,
         on_arrival: Callable[[], None] = lambda: None,
+        longest_wait: float = inf,
     ) -> None:
+        self._longest_wait = longest_wait
         self._in_order = frozenset(in_order)
         self._worker_id = worker_id
         self._group = group
@@ -110,6 +113,7 @@ class Settler:
             now=run.finished_at,
             rng=self._rng,
             failing_since=delivery.failing_since or None,
+            longest_wait=inf if job.job_type in self._in_order else self._longest_wait,
         )
         if isinstance(decision, RunLater) and job.job_type in self._in_order:
             decision = decision._replace(in_place=True)

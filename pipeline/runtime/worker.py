@@ -26,6 +26,7 @@ from pipeline.runtime.executors import Executor
 from pipeline.runtime.handlers import SUSPECT
 from pipeline.runtime.heartbeat import Heartbeat
 from pipeline.runtime.intake import Intake
+from pipeline.runtime.retention import RetentionWatch
 from pipeline.runtime.settle_loop import SettleLoop
 from pipeline.runtime.watchdog import Watchdog
 
@@ -66,6 +67,7 @@ class WorkerParts(NamedTuple):
     heartbeat: Heartbeat
     metrics: Metrics
     parking: Parking
+    retention: RetentionWatch
     clock: Clock
     watchdog: Watchdog
     dlq_depth: DepthGauge
@@ -103,7 +105,8 @@ class Worker:
         """Work until stopped; give the exit code. Raises what the start may raise: servers away, topics missing."""
         parts = self._parts
         parts.heartbeat.beat()
-        parts.consumer.subscribe(self._settings.topics, parts.intake)
+        parts.retention.check()
+        parts.consumer.subscribe(self._settings.topics, parts.retention)
         for executor in parts.executors.values():
             executor.start()
         self._spawn("heartbeat", parts.heartbeat.loop)

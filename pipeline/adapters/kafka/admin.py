@@ -32,6 +32,7 @@ from pipeline.adapters.kafka.failures import describe, unavailable
 from pipeline.adapters.kafka.metadata import UNSETTLED, missing_topics, partition_counts
 from pipeline.core.offsets import Partition
 from pipeline.core.plan import TopicState
+from pipeline.core.retention import Kept
 from pipeline.core.topics import TopicSpec
 from pipeline.errors import BrokerUnavailable, PipelineError, TopicsError, TopicsMissing
 
@@ -165,6 +166,12 @@ class KafkaAdmin:
         ends = self.end_offsets(topics)
         committed = self._committed(group, list(ends))
         return {partition: GroupPosition(committed.get(partition), end) for partition, end in ends.items()}
+
+    def kept(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, Kept]:
+        """What these partitions hold, and what a group has committed in them."""
+        starts, ends = self._offsets(partitions, _START), self._offsets(partitions, _END)
+        committed = self._committed(group, partitions)
+        return {p: Kept(starts[p], ends[p], committed.get(p)) for p in partitions}
 
     # --- requests
 
