@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from pipeline import Backoff, Context, Pipeline
 from tests.harness.ledger import Ledger, note_run
 
-__all__ = ["LANES", "Deed", "app", "write_deed_schemas"]
+__all__ = ["LANES", "PAIRS", "TARGET", "Deed", "app", "write_deed_schemas"]
 
 TARGET = "tests.acceptance.deadly_app:app"
 
@@ -38,13 +38,16 @@ _RETRY = Backoff(max_attempts=4, base=1, multiplier=1, jitter=0.0)
 LANES = {
     "thread": app.job_type("deed.thread", Deed, retry=_RETRY),
     "async": app.job_type("deed.async", Deed, retry=_RETRY),
-    "process": app.job_type("deed.process", Deed, retry=_RETRY, executor="process", timeout=5),
+    "process": app.job_type("deed.process", Deed, retry=_RETRY, executor="process"),
+    "limited": app.job_type("deed.limited", Deed, retry=_RETRY, executor="process", timeout=5),
 }
+
+PAIRS = app.job_type("deed.pairs", Deed, retry=_RETRY, concurrency=2)
 
 
 def write_deed_schemas(folder: Path) -> None:
     fields = [{"name": name, "type": "string", "default": ""} for name in ("name", "do", "gate")]
-    for job_type in LANES.values():
+    for job_type in (*LANES.values(), PAIRS):
         (folder / job_type.name).mkdir(parents=True)
         schema = {"type": "record", "name": "Deed", "namespace": "tests.acceptance", "fields": fields}
         (folder / job_type.name / "v1.avsc").write_text(json.dumps(schema))
@@ -114,14 +117,19 @@ def in_thread(deed: Deed, ctx: Context) -> None:
         _do(deed, ctx)
 
 
+@app.handler(PAIRS)
 @app.handler(LANES["async"])
 async def in_loop(deed: Deed, ctx: Context) -> None:
     with _noted(deed, ctx):
-        while _is_closed(deed):
+        while _is_closed(deed):  # noqa: ASYNC110 - the test that opens the gate is another process
             await asyncio.sleep(0.02)
+        if deed.do == "take a moment":
+            await asyncio.sleep(0.1)
+            return
         _do(deed, ctx)
 
 
+@app.handler(LANES["limited"])
 @app.handler(LANES["process"])
 def in_process(deed: Deed, ctx: Context) -> None:
     in_thread(deed, ctx)

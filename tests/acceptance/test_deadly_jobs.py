@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from signal import SIGKILL, SIGSEGV
 
 import psutil
@@ -24,6 +25,7 @@ from tests.harness.world import World
 pytestmark = pytest.mark.servers
 
 MEMORY_MB = 400
+TENANTS = ("tenant-2", "tenant-0", "tenant-5")  # one for each partition, in their order
 DEADLY = ["exit", "crash", "eat"]
 CODES = {"exit": 7, "crash": -SIGSEGV, "eat": -SIGKILL}
 
@@ -42,10 +44,11 @@ def deadly(new_world: Callable[..., World]) -> World:
     return world
 
 
-def publish(world: World, lane: str, deeds: Sequence[Deed]) -> list[Acked]:
+def publish(world: World, lane: str, deeds: Sequence[Deed], *, tenant: str | None = None) -> list[Acked]:
+    """Without a tenant: to all partitions in turn."""
     with app.publisher(source="driver") as publisher:
         acked = [
-            Acked(*publisher.publish(LANES[lane], deed, tenant=f"tenant-{number % 9}"))
+            Acked(*publisher.publish(LANES[lane], deed, tenant=tenant or TENANTS[number % len(TENANTS)]))
             for number, deed in enumerate(deeds)
         ]
     world.note_acked(acked)
@@ -54,7 +57,7 @@ def publish(world: World, lane: str, deeds: Sequence[Deed]) -> list[Acked]:
 
 def start_worker(world: World) -> WorkerProcess:
     worker = WorkerProcess(
-        ["python", "-m", "pipeline", "worker", TARGET],
+        [sys.executable, "-m", "pipeline", "worker", TARGET],
         environment=world.environment(),
         log=world.folder / f"worker-{len(world.workers) + 1}.log",
     )
@@ -88,6 +91,32 @@ def wait_running(world: World, jobs: Sequence[Acked]) -> None:
     world.wait("they run", lambda: {run.job_id for run in world.executions()} >= ids)
 
 
+def wait_shared(world: World, workers: Sequence[WorkerProcess]) -> dict[int, WorkerProcess]:
+    """Wait until each worker has a partition of its own; give the workers by partition."""
+    owners: dict[int, WorkerProcess] = {}
+
+    def all_have_one() -> bool:
+        probes = {job.job_id: job.partition for job in publish(world, "thread", [Deed(name="probe")] * 3)}
+        world.wait_ended([job for job in world.acked() if job.job_id in probes])
+        runs = [run for run in world.executions() if run.job_id in probes]
+        owners.update(
+            {probes[run.job_id]: worker for run in runs for worker in workers if worker.pid == run.pid}
+        )
+        return len(set(owners.values())) == len(workers)
+
+    world.wait("each worker has a partition", all_have_one)
+    return owners
+
+
+def assert_innocent(world: World, jobs: Sequence[Acked], *, runs: Sequence[int] | None = None) -> None:
+    """Completed in their first attempt, in so many runs if that is given."""
+    states = world.states()
+    for job in jobs:
+        attempts = [run.attempt for run in world.executions(job_id=job.job_id)]
+        assert states[job.job_id] is JobState.COMPLETED
+        assert attempts == list(runs) if runs else set(attempts) == {1}
+
+
 def assert_poison(world: World, job: Acked) -> None:
     """It rests in the DLQ for what it is, and its story tells of two deaths of its own."""
     (letter,) = [
@@ -103,58 +132,59 @@ def assert_poison(world: World, job: Acked) -> None:
         assert attempt.failure.error_class in ("ProcessDied", "MemoryError")
 
 
-@pytest.mark.parametrize("do", DEADLY)
 @pytest.mark.parametrize("lane", ["thread", "async"])
-def test_a_deadly_job_takes_one_worker_and_two_children_with_it(deadly: World, lane: str, do: str) -> None:
-    """And the innocent ones, which ran beside it or came after it, are done in their first attempt."""
-    first = start_worker(deadly)
-    beside = [
-        job
-        for other in LANES
-        for job in publish(deadly, other, [Deed(name=f"beside-{other}-{n}", gate="go") for n in range(2)])
-    ]
+def test_a_deadly_job_takes_one_worker_and_two_children_with_it(deadly: World, lane: str) -> None:
+    """And the innocent ones, which ran beside it or came after it, are done in their first attempt.
+
+    Three workers with a partition each, and three ways to die, all at once.
+    """
+    victims = [start_worker(deadly) for _ in DEADLY]
+    owners = wait_shared(deadly, victims)
+    beside = publish(deadly, "async", [Deed(name="beside", gate="go")] * 6)
+    beside += publish(deadly, "process", [Deed(name="beside", gate="go")] * 3)
     wait_running(deadly, beside)
-    with memory_watched(first):
-        (poison,) = publish(deadly, lane, [Deed(name="poison", do=do)])
-        assert first.wait() == CODES[do]
+    poison = {}
+    with ExitStack() as stack:
+        for partition, do in enumerate(DEADLY):
+            stack.enter_context(memory_watched(owners[partition]))
+            owners[partition].may_end = True
+            (poison[do],) = publish(deadly, lane, [Deed(name=do, do=do)], tenant=TENANTS[partition])
+        codes = {do: owners[job.partition].wait() for do, job in poison.items()}
+    assert codes == CODES
     deadly.open("go")
-    second = start_worker(deadly)
-    after = publish(deadly, lane, [Deed(name=f"after-{n}") for n in range(30)])
-    deadly.wait_ended()
+    rescuer = start_worker(deadly)
+    after = publish(deadly, lane, [Deed(name="after")] * 30)
+    deadly.wait_ended(timeout=120)
     deadly.wait_committed()
-    runs = deadly.executions(job_id=poison.job_id)
-    assert [run.attempt for run in runs] == [1, 1, 2]
-    assert [run.token for run in runs] == [1, 2, 3]
-    assert runs[0].pid == first.pid
-    assert len({run.pid for run in runs} - {second.pid}) == 3
-    assert second.running
-    for job in beside:
-        assert [run.attempt for run in deadly.executions(job_id=job.job_id)] == [1, 1]
-    for job in after:
-        assert {run.attempt for run in deadly.executions(job_id=job.job_id)} == {1}
-        assert deadly.states()[job.job_id] is JobState.COMPLETED
-    assert_poison(deadly, poison)
+    assert rescuer.running
+    for job in poison.values():
+        runs = deadly.executions(job_id=job.job_id)
+        assert [run.attempt for run in runs] == [1, 1, 2]
+        assert runs[0].pid == owners[job.partition].pid
+        assert len({run.pid for run in runs} - {rescuer.pid}) == 3
+        assert_poison(deadly, job)
+    assert_innocent(deadly, beside)
+    assert_innocent(deadly, after, runs=[1])
     assert_nothing_lost(deadly)
     assert_clean_end(deadly)
 
 
-@pytest.mark.parametrize("do", DEADLY)
-def test_a_deadly_job_of_the_process_lane_takes_two_children_and_no_worker(deadly: World, do: str) -> None:
+def test_a_deadly_job_of_the_process_lane_takes_two_children_and_no_worker(deadly: World) -> None:
     worker = start_worker(deadly)
-    beside = publish(deadly, "thread", [Deed(name=f"beside-{n}", gate="go") for n in range(4)])
+    beside = publish(deadly, "thread", [Deed(name="beside", gate="go")] * 4)
     wait_running(deadly, beside)
-    (poison,) = publish(deadly, "process", [Deed(name="poison", do=do)])
-    after = publish(deadly, "process", [Deed(name=f"after-{n}") for n in range(20)])
-    deadly.wait_ended([poison, *after])
+    poison = publish(deadly, "process", [Deed(name=do, do=do) for do in DEADLY])
+    after = publish(deadly, "process", [Deed(name="after")] * 20)
+    deadly.wait_ended([*poison, *after])
     deadly.open("go")
     deadly.wait_ended()
     deadly.wait_committed()
-    runs = deadly.executions(job_id=poison.job_id)
-    assert [run.attempt for run in runs] == [1, 2]
-    assert worker.pid not in {run.pid for run in runs}
-    for job in (*beside, *after):
-        assert [run.attempt for run in deadly.executions(job_id=job.job_id)] == [1]
-    assert_poison(deadly, poison)
+    for job in poison:
+        runs = deadly.executions(job_id=job.job_id)
+        assert [run.attempt for run in runs] == [1, 2]
+        assert worker.pid not in {run.pid for run in runs}
+        assert_poison(deadly, job)
+    assert_innocent(deadly, [*beside, *after], runs=[1])
     assert_nothing_lost(deadly)
     assert_clean_end(deadly)
 
@@ -162,13 +192,13 @@ def test_a_deadly_job_of_the_process_lane_takes_two_children_and_no_worker(deadl
 def test_many_deadly_jobs_take_at_most_one_worker_each(deadly: World) -> None:
     """Workers that die are replaced; what is left in the end is a system that works."""
     workers = [start_worker(deadly) for _ in range(2)]
-    innocent = publish(deadly, "async", [Deed(name=f"innocent-{n}") for n in range(60)])
+    innocent = publish(deadly, "async", [Deed(name="innocent")] * 60)
     poison = [
         job
-        for lane in LANES
+        for lane in ("thread", "async", "process")
         for job in publish(deadly, lane, [Deed(name=f"poison-{do}", do=do) for do in ("exit", "crash")])
     ]
-    innocent += publish(deadly, "thread", [Deed(name=f"innocent-{n}") for n in range(60)])
+    innocent += publish(deadly, "thread", [Deed(name="innocent")] * 60)
 
     def all_ended() -> bool:
         for worker in [each for each in workers if not each.running]:
@@ -188,9 +218,7 @@ def test_many_deadly_jobs_take_at_most_one_worker_each(deadly: World) -> None:
         assert_poison(deadly, job)
     deaths = sum(not worker.running for worker in deadly.workers)
     assert deaths <= 4, "more than one worker for each deadly job that ran in one"
-    for job in innocent:
-        assert deadly.states()[job.job_id] is JobState.COMPLETED
-        assert {run.attempt for run in deadly.executions(job_id=job.job_id)} == {1}
+    assert_innocent(deadly, innocent)
     assert_nothing_lost(deadly)
     deadly.workers[:] = workers
     assert_clean_end(deadly)
@@ -214,7 +242,7 @@ def test_children_die_with_a_worker_that_is_killed(deadly: World) -> None:
 
 def test_a_handler_that_nothing_can_interrupt_is_killed_at_its_time_limit(deadly: World) -> None:
     start_worker(deadly)
-    (job,) = publish(deadly, "process", [Deed(name="spins", do="spin once")])
+    (job,) = publish(deadly, "limited", [Deed(name="spins", do="spin once")])
     deadly.wait_ended()
     assert [run.attempt for run in deadly.executions(job_id=job.job_id)] == [1, 2]
     story = deadly.story(job.job_id)
@@ -228,20 +256,21 @@ def test_a_handler_that_nothing_can_interrupt_is_killed_at_its_time_limit(deadly
     assert_clean_end(deadly)
 
 
-@pytest.mark.parametrize(
-    ("do", "attempts", "crashes"),
-    [("effect", [1], None), ("effect, killed inside", [1, 2], 1), ("effect, killed after", [1], None)],
-)
-def test_effects_of_a_child_are_there_once_wherever_it_dies(
-    deadly: World, do: str, attempts: list[int], crashes: int | None
-) -> None:
+def test_effects_of_a_child_are_there_once_wherever_it_dies(deadly: World) -> None:
+    expected = {
+        "effect": ([1], None),
+        "effect, killed inside": ([1, 2], 1),
+        "effect, killed after": ([1], None),
+    }
     start_worker(deadly)
-    (job,) = publish(deadly, "process", [Deed(name="effect", do=do)])
+    jobs = publish(deadly, "process", [Deed(name=do, do=do) for do in expected])
     deadly.wait_ended()
     deadly.wait_committed()
-    assert [run.attempt for run in deadly.executions(job_id=job.job_id)] == attempts
-    assert [(effect.job_id, effect.token) for effect in deadly.effects()] == [(job.job_id, len(attempts))]
-    story = deadly.story(job.job_id)
-    assert (story.state, story.crashes) == (JobState.COMPLETED, crashes)
+    for job, (attempts, crashes) in zip(jobs, expected.values(), strict=True):
+        assert [run.attempt for run in deadly.executions(job_id=job.job_id)] == attempts
+        tokens = [effect.token for effect in deadly.effects() if effect.job_id == job.job_id]
+        assert tokens == [len(attempts)]
+        story = deadly.story(job.job_id)
+        assert (story.state, story.crashes) == (JobState.COMPLETED, crashes)
     assert deadly.letters() == []
     assert_clean_end(deadly)
