@@ -204,11 +204,15 @@ def _text(name: str, raw: bytes | None) -> str:
 _known_text = lru_cache(maxsize=8192)(_text)
 
 
-@lru_cache(maxsize=1024)
 def _aside(raw: bytes | None) -> str:
     """Text that a job can run without: when it cannot be read it is left out."""
-    if not raw:
+    if not raw or len(raw) > 4 * MAX_TEXT:  # nothing of that size is remembered: it may be a megabyte
         return ""
+    return _known_aside(raw)
+
+
+@lru_cache(maxsize=1024)
+def _known_aside(raw: bytes) -> str:
     try:
         return _text("", raw)
     except _BadHeaderError:

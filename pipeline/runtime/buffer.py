@@ -93,6 +93,7 @@ class Buffer:
         self._ready: dict[str, deque[Delivery]] = {lane: deque() for lane in lanes}
         self._waiting: list[tuple[float, int, Delivery]] = []
         self._sequence = 0
+        self._woken = 0
         self._in_flight: dict[str, Delivery] = {}
         self._parked: dict[str, list[Delivery]] = {}
         self._flying: Counter[Partition] = Counter()
@@ -190,7 +191,13 @@ class Buffer:
 
     # --- going out
 
-    def wait_work(self, lanes: Sequence[str], *, now: float, timeout: float) -> bool:
+    def ticket(self) -> int:
+        """To be drawn before looking for free lanes: a `wake` after that ends the `wait_work` at once."""
+        return self._woken
+
+    def wait_work(
+        self, lanes: Sequence[str], *, now: float, timeout: float, ticket: int | None = None
+    ) -> bool:
         """Wait until a job of one of the lanes can be taken, or something changes; True when one is ready.
 
         `now` is the clock's time at the call: the wait ends when the next waiting job falls due.
@@ -199,6 +206,8 @@ class Buffer:
             self._promote_due(now)
             if any(self._ready[lane] for lane in lanes):
                 return True
+            if ticket is not None and ticket != self._woken:
+                return False
             if self._waiting:
                 timeout = min(timeout, self._waiting[0][0] - now)
             self._changed.wait(max(0.0, timeout))
@@ -207,6 +216,7 @@ class Buffer:
     def wake(self) -> None:
         """End a `wait_work`: capacity came back, or the worker stops."""
         with self._changed:
+            self._woken += 1
             self._changed.notify_all()
 
     def take(self, lane: str, limit: int, now: float) -> list[Delivery]:

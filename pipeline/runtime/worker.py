@@ -200,8 +200,11 @@ class Worker:
     def _claim_loop(self) -> None:
         parts = self._parts
         while not self._stopping.is_set():
+            ticket = parts.buffer.ticket()
             room = self._room()
-            ready = parts.buffer.wait_work(list(room), now=parts.clock.time(), timeout=IDLE_WAIT)
+            ready = parts.buffer.wait_work(
+                list(room), now=parts.clock.time(), timeout=IDLE_WAIT, ticket=ticket
+            )
             if ready and parts.heartbeat.alive():
                 for lane, limit in room.items():
                     self._claim(lane, limit)

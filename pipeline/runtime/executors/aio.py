@@ -130,7 +130,7 @@ class AsyncExecutor:
                 self._written_off -= 1
             else:
                 self._outstanding -= 1
-                self._pace.ran(ended - started)
+                self._pace.ran(delivery.job.job_type, ended - started)
             room = self._pace.room(self._outstanding, lost=self._written_off) > 0
         if outcome is not None and not overdue:
             self._on_runs([Run(delivery, outcome, started, ended)])

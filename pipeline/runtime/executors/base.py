@@ -64,19 +64,25 @@ class Executor(Protocol):
 
 
 class Pace:
-    """How many jobs may be outstanding: the slots, and what they finish in `AHEAD_SECONDS`."""
+    """How long runs take, and so how many jobs may be outstanding: the slots, and what they finish in `AHEAD_SECONDS`.
+
+    What is remembered of a kind of job leans to its shorter runs: a run that had to wait for the interpreter looks longer
+    than its work is, and taking that for its length would wake more threads to wait for it.
+    """
 
     def __init__(self, slots: int, *, most: int) -> None:
         self._slots = slots
         self._most = most
-        self._seconds = 0.01  # moving average of a run, a cautious guess at first
+        self._seconds = 0.01  # over all kinds, a cautious guess at first
+        self._by_kind: dict[str, float] = {}
 
-    @property
-    def seconds(self) -> float:
-        return self._seconds
+    def of(self, kind: str) -> float:
+        """About how many seconds a run of that kind of job takes."""
+        return self._by_kind.get(kind, 0.01)
 
-    def ran(self, seconds: float) -> None:
-        self._seconds += (seconds - self._seconds) * 0.05
+    def ran(self, kind: str, seconds: float) -> None:
+        self._by_kind[kind] = _leaning(self._by_kind.get(kind, 0.01), seconds)
+        self._seconds = _leaning(self._seconds, seconds)
 
     def room(self, outstanding: int, *, lost: int = 0) -> int:
         """How many more to take now: when a slot is free, or half of what may be outstanding is done.
@@ -89,6 +95,10 @@ class Pace:
             return 0
         allowed = slots + int(min(self._most, slots * AHEAD_SECONDS / max(self._seconds, 1e-6)))
         return max(0, allowed - outstanding) if outstanding < slots or outstanding * 2 <= allowed else 0
+
+
+def _leaning(known: float, seen: float) -> float:
+    return known + (seen - known) * (0.2 if seen < known else 0.02)
 
 
 def refuse_unstarted(given: object) -> None:

@@ -248,7 +248,7 @@ class ProcessExecutor:
         with self._work:
             self._failures = 0
             self._outstanding -= 1
-            self._pace.ran(run.finished_at - run.started_at)
+            self._pace.ran(run.delivery.job.job_type, run.finished_at - run.started_at)
             room = self._pace.room(self._outstanding, lost=self._settings.slots - self._ready) > 0
         self._on_runs([run])
         if room:

@@ -25,26 +25,33 @@ __all__ = ["ThreadExecutor"]
 
 log = logging.getLogger("pipeline.executor")
 
+THREAD_WORTH = 0.001  # seconds of work that are worth waking a thread for
+SHORT = 0.0005  # seconds of a job that one may wait for before its forerunner's end is given on
+KEPT = 64  # ends that are given on together, at most
+LONG = 0.01  # seconds after which a running job is not a short one
+
 
 class _Slot:
     """A thread of the pool: what it runs (nothing, a job, or a batch) and since when, by the monotonic clock.
 
-    It is `overdue` once that was settled without it.
+    It is `overdue` once that was settled without it. `ended` are runs that were not given on yet.
     """
 
-    __slots__ = ("overdue", "running", "since")
+    __slots__ = ("ended", "overdue", "running", "since")
 
     def __init__(self) -> None:
         self.running: list[Delivery] = []
         self.since = 0.0
         self.overdue = False
+        self.ended: list[Run] = []
 
 
 class ThreadExecutor:
     """A pool of daemon threads around one queue: a thread that wakes works until the queue is empty.
 
     Threads are woken for the work that is there, not one per job: a single thread gets through a batch of short jobs
-    faster than many that pass the interpreter around. A handler that overruns its time limit cannot be stopped: its job
+    faster than many that pass the interpreter around. For the same reason a thread takes the lock once between two jobs,
+    and gives the ends of short jobs on a few at a time. A handler that overruns its time limit cannot be stopped: its job
     is settled as timed out, and its thread is written off until the handler returns.
     """
 
@@ -69,6 +76,7 @@ class ThreadExecutor:
         self._idle = 0
         self._outstanding = 0
         self._written_off = 0
+        self._told_room = False
 
     def start(self) -> None:
         for number, slot in enumerate(self._slots):
@@ -83,28 +91,62 @@ class ThreadExecutor:
 
     def submit(self, deliveries: Sequence[Delivery]) -> None:
         with self._work:
+            self._told_room = False
             self._outstanding += len(deliveries)
             self._queue.extend(deliveries)
-            self._wake()
+            self._wake(1 + int(sum(self._pace.of(d.job.job_type) for d in deliveries) / THREAD_WORTH))
 
-    def _wake(self) -> None:
-        """Wake as many idle threads as have at least a millisecond of work each, but one at least."""
-        wanted = 1 + int(len(self._queue) * self._pace.seconds / 0.001)
+    def _wake(self, wanted: int) -> None:
         if self._queue and self._idle:
             self._work.notify(min(self._idle, wanted, len(self._queue)))
 
     def _loop(self, slot: _Slot) -> None:
+        batch = self._wait(slot)
         while True:
-            with self._work:
-                while not self._queue:
-                    self._idle += 1
-                    self._work.wait()
-                    self._idle -= 1
-                slot.running = self._next()
-                slot.since = self._clock.monotonic()
-            self._run(slot, slot.running)
+            outcomes = self._call(batch)
+            batch = self._turn(slot, outcomes, self._clock.monotonic()) or self._wait(slot)
 
-    def _next(self) -> list[Delivery]:
+    def _wait(self, slot: _Slot) -> list[Delivery]:
+        with self._work:
+            while not self._queue:
+                self._idle += 1
+                self._work.wait()
+                self._idle -= 1
+            return self._start_next(slot, self._clock.monotonic())
+
+    def _turn(self, slot: _Slot, outcomes: Sequence[Outcome], now: float) -> list[Delivery]:
+        """Account for what ended and take what is next, empty when nothing is."""
+        with self._work:
+            self._account(slot, outcomes, now)
+            following = self._start_next(slot, now) if self._queue else []
+            keep = following and len(slot.ended) < KEPT and self._pace.of(following[0].job.job_type) < SHORT
+            ended = [] if keep else self._give_on(slot)
+            room = not self._told_room and self._pace.room(self._outstanding, lost=self._written_off) > 0
+            self._told_room = self._told_room or room
+        if ended:
+            self._on_runs(ended)
+        if room:
+            self._on_room()
+        return following
+
+    def _account(self, slot: _Slot, outcomes: Sequence[Outcome], now: float) -> None:
+        batch, seconds = slot.running, now - slot.since
+        slot.running = []
+        if slot.overdue:
+            slot.overdue = False
+            self._written_off -= 1
+            self._tell_returned(batch, seconds)
+            return
+        self._outstanding -= len(batch)
+        self._pace.ran(batch[0].job.job_type, seconds / len(batch))
+        # The clock may have been set meanwhile: the run took as long as the monotonic one says.
+        ended = self._clock.time()
+        slot.ended += [
+            Run(delivery, outcome, ended - seconds, ended)
+            for delivery, outcome in zip(batch, outcomes, strict=True)
+        ]
+
+    def _start_next(self, slot: _Slot, now: float) -> list[Delivery]:
         """The first job, with those behind it that its handler takes along."""
         queue = self._queue
         first = queue.popleft()
@@ -113,50 +155,39 @@ class ThreadExecutor:
         if handler is not None and handler.batch_size > 1:
             while queue and len(batch) < handler.batch_size and queue[0].handler is handler:
                 batch.append(queue.popleft())
+        slot.running, slot.since = batch, now
+        if queue and self._pace.of(first.job.job_type) > THREAD_WORTH:
+            self._wake(1)  # this thread is gone for a while
         return batch
 
-    def _run(self, slot: _Slot, batch: list[Delivery]) -> None:
-        outcomes = self._call(batch)
-        seconds = self._clock.monotonic() - slot.since
-        with self._work:
-            slot.running = []
-            overdue, slot.overdue = slot.overdue, False
-            if overdue:
-                self._written_off -= 1
-            else:
-                self._outstanding -= len(batch)
-                self._pace.ran(seconds / len(batch))
-            room = self._pace.room(self._outstanding, lost=self._written_off) > 0
-        if overdue:
-            log.warning(
-                "handler returned after its time limit; its slot is back",
-                extra={
-                    "action": "overdue_returned",
-                    "job_id": batch[0].job.job_id,
-                    "jobs": len(batch),
-                    "seconds": seconds,
-                },
-            )
-        else:
-            # The clock may have been set meanwhile: the run took as long as the monotonic one says.
-            ended = self._clock.time()
-            self._on_runs(
-                [
-                    Run(delivery, outcome, ended - seconds, ended)
-                    for delivery, outcome in zip(batch, outcomes, strict=True)
-                ]
-            )
-        if room:
-            self._on_room()
+    @staticmethod
+    def _give_on(slot: _Slot) -> list[Run]:
+        ended, slot.ended = slot.ended, []
+        return ended
 
     def check(self) -> None:
         now = self._clock.monotonic()
         with self._work:
             late = [slot for slot in self._slots if self._late(slot, now)]
             runs = [run for slot in late for run in self._write_off(slot, now - slot.since)]
-            self._wake()
+            long = [slot for slot in self._slots if slot.running and now - slot.since > LONG]
+            for slot in long:  # what was to be a short job holds up the ends of those before it
+                runs += self._give_on(slot)
+            self._wake(1 + len(long))
         if runs:
             self._on_runs(runs)
+
+    @staticmethod
+    def _tell_returned(batch: Sequence[Delivery], seconds: float) -> None:
+        log.warning(
+            "handler returned after its time limit; its slot is back",
+            extra={
+                "action": "overdue_returned",
+                "job_id": batch[0].job.job_id,
+                "jobs": len(batch),
+                "seconds": seconds,
+            },
+        )
 
     def _late(self, slot: _Slot, now: float) -> bool:
         if not slot.running or slot.overdue:
@@ -205,7 +236,11 @@ class ThreadExecutor:
         """A thread cannot be stopped from outside, only kept from the next job. Those written off hold no job any more."""
         with self._work:
             self._queue.clear()
-            return sum(len(slot.running) for slot in self._slots if not slot.overdue)
+            ended = [run for slot in self._slots for run in self._give_on(slot)]
+            running = sum(len(slot.running) for slot in self._slots if not slot.overdue)
+        if ended:
+            self._on_runs(ended)
+        return running
 
     def _call(self, batch: list[Delivery]) -> list[Outcome]:
         """Run a handler; whatever it raises becomes an outcome, nothing else escapes."""
