@@ -104,7 +104,8 @@ BUFFER_FILL = _gauge(
 RUNNING = _gauge("jobs_running", "Handlers that are running now.")
 DELAYED = _gauge("jobs_delayed", "Jobs that wait in memory until they are due.")
 SETTLES_HELD = _gauge(
-    "settles_held", "Jobs that ran and are held, because Kafka refuses their next record: retry or dead letter."
+    "settles_held",
+    "Jobs that ran and are held, because Kafka refuses their next record: retry or dead letter.",
 )
 BREAKER = _gauge(
     "breaker_state",
@@ -115,7 +116,9 @@ SHELVED = _gauge(
     "breaker_waiting", "Jobs that wait in this worker because their breaker is open.", ("job_type", "queue")
 )
 OPENED = _counter(
-    "breaker_opened", "Times that a breaker opened, told by the worker that opened it; kind is why.", (*_JOB, "kind")
+    "breaker_opened",
+    "Times that a breaker opened, told by the worker that opened it; kind is why.",
+    (*_JOB, "kind"),
 )
 EXPIRED = _counter(
     "records_expired",

@@ -77,7 +77,9 @@ class Selection:
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Selection:
         """Raises `BadReference`."""
-        found: dict[str, Any] = {name: frozenset(v) if isinstance(v, list) else v for name, v in given.items()}
+        found: dict[str, Any] = {
+            name: frozenset(v) if isinstance(v, list) else v for name, v in given.items()
+        }
         if "references" in found:
             found["references"] = frozenset(map(parse_reference, found["references"]))
         return cls(**found)

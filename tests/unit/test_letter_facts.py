@@ -42,9 +42,7 @@ def test_the_facts_of_a_letter_of_another() -> None:
 
 
 def test_texts_are_bounded_and_such_that_postgres_takes_them() -> None:
-    facts = facts_of(
-        letter(failure=Failure("E" * 999, "nul \x00 " + "m" * 9999), reason="\x00" + "r" * 999)
-    )
+    facts = facts_of(letter(failure=Failure("E" * 999, "nul \x00 " + "m" * 9999), reason="\x00" + "r" * 999))
     for text in (facts.error_class, facts.message, facts.reason):
         assert len(text) < 600
         assert "\x00" not in text

@@ -198,8 +198,9 @@ def test_the_questions_are_those_of_the_protocol() -> None:
 
 
 def test_a_level_that_does_not_stay_as_it_was_set_is_refused() -> None:
-    with serving(plain(200, {"compatibilityLevel": "NONE"})) as (url, _), pytest.raises(
-        SchemaError, match="subject s has the level NONE after it was set to FULL_TRANSITIVE"
+    with (
+        serving(plain(200, {"compatibilityLevel": "NONE"})) as (url, _),
+        pytest.raises(SchemaError, match="subject s has the level NONE after it was set to FULL_TRANSITIVE"),
     ):
         client(url).set_level("s")
 
