@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -162,6 +163,18 @@ class DeskBench:
     def replayed(self, queue: str = "default") -> list[Record]:
         return self.read(self.names.main(queue))
 
+    def job_states(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+        return dict(self._rows("select state, count(*) from jobs group by state"))
+
+    def runs(self) -> Counter[int]:
+        """How many jobs were claimed how often."""
+        return Counter(dict(self._rows("select token, count(*) from jobs group by token")))
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.servers.postgres_dsn, options=f"-c search_path={self.name}") as connection:
+            return connection.execute(query.encode()).fetchall()
+
     def admin(self) -> KafkaAdmin:
         return KafkaAdmin(admin_config(self.servers.bootstrap_servers))
 
@@ -175,11 +188,11 @@ class DeskBench:
             connection.execute(f'drop schema if exists "{self.name}" cascade'.encode())
 
 
-def payload(subject: str = "Your order") -> bytes:
+def payload(subject: str = "Your order", body: str = "Thank you.") -> bytes:
     """A sound payload of the job type email.send."""
     codec = AvroCodec(SchemaCatalog(ROOT / "schemas"))
     codec.register("email.send", SendEmail)
-    return codec.encode("email.send", SendEmail(to="ada@example.test", subject=subject, body="Thank you."))
+    return codec.encode("email.send", SendEmail(to="ada@example.test", subject=subject, body=body))
 
 
 def wait_until(condition: Callable[[], bool], what: str, *, timeout: float = 40.0) -> None:
