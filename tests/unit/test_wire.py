@@ -22,7 +22,13 @@ from pipeline.runtime.executors.wire import (
 texts = st.text(max_size=20)
 times = st.floats(0, 1e10)
 jobs = st.builds(
-    Job, *[texts] * 4, enqueued_at=times, attempt=st.integers(1, 9), schema_id=st.binary(max_size=9)
+    Job,
+    *[texts] * 4,
+    enqueued_at=times,
+    not_before=times,
+    expires_at=times,
+    attempt=st.integers(1, 9),
+    schema_id=st.binary(max_size=9),
 )
 orders = st.builds(
     JobOrder,
