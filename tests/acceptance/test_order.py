@@ -95,7 +95,8 @@ def test_a_failing_job_holds_back_its_key_and_no_other(ordered: World) -> None:
     assert_attempts_honest(world, entries, acked)
     first = runs_of(world, "slow/0")
     waits = [later.started - sooner.ended for sooner, later in pairwise(first)]
-    assert [wait >= BASE * 2**n for n, wait in enumerate(waits)] == [True, True]
+    early = [BASE * 2**n - wait for n, wait in enumerate(waits)]
+    assert max(early) <= 0, f"retries came too early by so many seconds: {early}"
     quick_ends = [run.ended for run in world.executions() if run.name.startswith("quick")]
     assert sum(end < first[-1].started for end in quick_ends) > 100, "other keys waited for it"
     assert not any(world.records(world.names.retry("default", tier)) for tier in (1, 2, 4))
@@ -178,7 +179,7 @@ def test_each_key_stays_in_order_while_jobs_fail_and_workers_are_killed_join_and
     assert_one_at_a_time(world, killed)
     assert_attempts_honest(world, entries, acked)
     assert_nothing_lost(world)
-    assert_offsets_held(world, sampler.samples)
+    assert_offsets_held(world, sampler.samples, killed=killed)
     assert_clean_end(world)
 
 
