@@ -54,6 +54,11 @@ def _eat_and_stumble() -> None:
         raise RuntimeError("cannot clean up")
 
 
+def _sleep(about: str) -> None:
+    Path(about).write_text(str(os.getpid()))
+    time.sleep(60)
+
+
 def _sleep_beside(about: str) -> None:
     """Start a program, note its process, and wait for it."""
     program = subprocess.Popen(["sleep", "60"])
@@ -92,7 +97,7 @@ _DEEDS: dict[str, Callable[[Deed, Context], object]] = {
     "crash": lambda _deed, _ctx: ctypes.string_at(0),
     "eat": lambda _deed, _ctx: _eat(),
     "eat and stumble": lambda _deed, _ctx: _eat_and_stumble(),
-    "sleep": lambda deed, _ctx: (Path(deed.about).write_text(str(os.getpid())), time.sleep(60)),
+    "sleep": lambda deed, _ctx: _sleep(deed.about),
     "sleep beside": lambda deed, _ctx: _sleep_beside(deed.about),
 }
 
