@@ -124,7 +124,7 @@ class OpenDesk:
         # Main topics take what was dead, with the headers that it had then.
         limit = settings.topics.max_message_bytes + ERROR_HEADROOM_BYTES
         with ExitStack() as stack:
-            producer = stack.enter_context(closing(self.app._producer(limit)))  # noqa: SLF001 - wiring, as in app itself
+            producer = stack.enter_context(closing(self.app.producer(limit, linger_ms=5.0)))
             parking = stack.enter_context(closing(self.app.parking()))
             yield Tools(
                 index=self.index,

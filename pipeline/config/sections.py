@@ -195,7 +195,7 @@ class PublisherSettings(Section):
         5.0, ge=0, le=3600, description="How long a publish waits for room in a full local buffer."
     )
     linger_ms: float = Field(
-        2.0,
+        0.5,
         ge=0,
         le=10_000,
         description="How long a record waits for others to share its batch, in milliseconds.",

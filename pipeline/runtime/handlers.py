@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, KeysView, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -150,6 +150,10 @@ class Registry:
             return self._types[name]
         except KeyError:
             raise UnknownJobType(f"job type {name!r} is not declared; declared: {self._names()}") from None
+
+    def names(self) -> KeysView[str]:
+        """The names of the declared job types, as they are at any time."""
+        return self._types.keys()
 
     def job_types(self) -> list[JobType[Any]]:
         return list(self._types.values())

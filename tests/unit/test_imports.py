@@ -34,7 +34,7 @@ ALLOWED = {
     "pipeline.embedded": ("pipeline.errors", "pipeline.embedded"),
 }
 COMMON_TO_ADAPTERS = ("pipeline.core", "pipeline.errors")
-WIRING = ("pipeline.app", "pipeline.desk", "pipeline.holds", "pipeline.lookups")
+WIRING = ("pipeline.app", "pipeline.assembly", "pipeline.desk", "pipeline.holds", "pipeline.lookups")
 ON_TOP = ("pipeline.cli", "pipeline.web", "pipeline.demo")
 
 IMPURE = {
