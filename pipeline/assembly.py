@@ -42,7 +42,7 @@ from pipeline.runtime.retention import RetentionWatch
 from pipeline.runtime.settle_loop import Results, SettleLoop
 from pipeline.runtime.settler import Settler
 from pipeline.runtime.shelf import ShelvingBuffer
-from pipeline.runtime.time import StoreClock
+from pipeline.runtime.time import CautiousClock, StoreClock
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.runtime.worker import Worker, WorkerParts, WorkerSettings
 
@@ -118,6 +118,7 @@ class WorkerBuilder:
             metrics=self._metrics,
             parking=parking,
             retention=self._retention(intake, buffer),
+            due_clock=CautiousClock(self._store_clock),
             clock=self._store_clock,
             watchdog=self._watchdog(consumer, intake),
             dlq_depth=DepthGauge(count=store.open_letters, metrics=self._metrics, queue=self._queue),
@@ -196,7 +197,7 @@ class WorkerBuilder:
             ),
             queue_of=lambda topic: self._names.queue_of(topic) or self._queue,
             is_retry=self._is_retry,
-            clock=self._store_clock,
+            clock=CautiousClock(self._store_clock),
             events=events,
         )
 
@@ -272,6 +273,7 @@ class WorkerBuilder:
             rng=random.SystemRandom(),
             metrics=self._metrics,
             events=events,
+            doubt=self._store_clock.doubt,
             held_recheck=self._settings.worker.held_recheck,
             in_order=self._in_order(),
             parking=parking,

@@ -77,6 +77,7 @@ class Settler:
         parking: Parking | None = None,
         on_arrival: Callable[[], None] = lambda: None,
         longest_wait: float = inf,
+        doubt: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._longest_wait = longest_wait
         self._in_order = frozenset(in_order)
@@ -98,6 +99,7 @@ class Settler:
         self._metrics = metrics
         self._events = events
         self._held_recheck = held_recheck
+        self._doubt = doubt
 
     def decide(self, run: Run) -> Unsettled:
         """Decide once what follows from a run; the decision stays the same however often settling is tried."""
@@ -110,7 +112,7 @@ class Settler:
             run.outcome,
             policy,
             tiers=self._tiers,
-            now=run.finished_at,
+            now=run.finished_at + self._doubt(),  # or the wait could end early by a clock that knows better
             rng=self._rng,
             failing_since=delivery.failing_since or None,
             longest_wait=inf if job.job_type in self._in_order else self._longest_wait,

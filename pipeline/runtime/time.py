@@ -11,7 +11,7 @@ from math import inf
 
 from pipeline.core.clock import Clock
 
-__all__ = ["StoreClock"]
+__all__ = ["CautiousClock", "StoreClock"]
 
 DRIFT = 1e-4  # how far apart two clocks may run, in seconds a second
 
@@ -35,6 +35,12 @@ class StoreClock:
     def monotonic(self) -> float:
         return self._clock.monotonic()
 
+    def doubt(self) -> float:
+        """How many seconds it may be off by, at most. 0 before the first `sync`: there is nothing to be off from."""
+        if self._doubt == inf:
+            return 0.0
+        return self._doubt + DRIFT * (self._clock.monotonic() - self._synced_at)
+
     def sync(self, store_time: float, *, asked_at: float, answered_at: float) -> None:
         """Learn the store's time, read between two monotonic times: the middle is the best guess, off by half at most.
 
@@ -45,3 +51,16 @@ class StoreClock:
             known = self._doubt + DRIFT * (answered_at - self._synced_at)
             if doubt <= known or abs(offset - self._offset) > doubt + known:
                 self._offset, self._doubt, self._synced_at = offset, doubt, answered_at
+
+
+class CautiousClock:
+    """The earliest that it may be by the store's clock: what is due by this one is due by any."""
+
+    def __init__(self, clock: StoreClock) -> None:
+        self._clock = clock
+
+    def time(self) -> float:
+        return self._clock.time() - self._clock.doubt()
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()

@@ -69,6 +69,7 @@ class WorkerParts(NamedTuple):
     parking: Parking
     retention: RetentionWatch
     clock: Clock
+    due_clock: Clock
     watchdog: Watchdog
     dlq_depth: DepthGauge
 
@@ -203,7 +204,7 @@ class Worker:
             ticket = parts.buffer.ticket()
             room = self._room()
             ready = parts.buffer.wait_work(
-                list(room), now=parts.clock.time(), timeout=IDLE_WAIT, ticket=ticket
+                list(room), now=parts.due_clock.time(), timeout=IDLE_WAIT, ticket=ticket
             )
             if ready and parts.heartbeat.alive():
                 for lane, limit in room.items():
@@ -223,7 +224,7 @@ class Worker:
 
     def _claim(self, lane: str, limit: int) -> None:
         parts = self._parts
-        taken = parts.breakers.admit(parts.buffer.take(lane, limit, parts.clock.time()))
+        taken = parts.breakers.admit(parts.buffer.take(lane, limit, parts.due_clock.time()))
         if not taken:
             return
         try:

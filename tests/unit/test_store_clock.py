@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.runtime.time import StoreClock
+from pipeline.runtime.time import CautiousClock, StoreClock
 
 
 class SetClock:
@@ -72,3 +72,21 @@ def test_clocks_that_drift_apart_are_brought_together_again(clock: StoreClock, m
     machine.now += 3600  # the store's clock has gone ahead by 50 ms meanwhile
     ask(clock, machine, 4600.052, way=0.01, back=0.01)
     assert clock.time() == pytest.approx(4600.062)
+
+
+@pytest.mark.parametrize(("way", "back"), [(0.4, 0.0), (0.0, 0.4), (0.1, 0.3)])
+def test_what_is_due_by_the_cautious_clock_is_due_by_the_stores(
+    clock: StoreClock, machine: SetClock, way: float, back: float
+) -> None:
+    ask(clock, machine, 1000.0, way=way, back=back)
+    truth = 1000.0 + back
+    assert CautiousClock(clock).time() <= truth + 1e-9
+    assert clock.time() + clock.doubt() >= truth - 1e-9
+    assert clock.doubt() == pytest.approx(0.2)
+
+
+def test_doubt_grows_while_the_store_is_not_asked(clock: StoreClock, machine: SetClock) -> None:
+    assert clock.doubt() == 0.0, "nothing is known that it could be off from"
+    ask(clock, machine, 1000.0, way=0.01, back=0.01)
+    machine.now += 100.0
+    assert clock.doubt() == pytest.approx(0.02)
