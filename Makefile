@@ -20,14 +20,15 @@ install: .venv/installed  ## install everything into .venv
 demo: .venv/installed  ## run the main job on embedded Kafka and Postgres
 	$(BIN)/pipeline demo
 
+# Most tests wait for real servers and processes: three at a time use two cores well. Each has servers of its own.
 test: .venv/installed  ## the whole suite, on real servers
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 check: .venv/installed  ## format, lint, types and the fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -m 'not servers' tests/unit tests/contract
+	$(BIN)/python -m pytest -q -n 2 -m 'not servers' tests/unit tests/contract
 
 format: .venv/installed  ## format the code
 	$(BIN)/ruff format .
