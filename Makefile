@@ -20,9 +20,9 @@ install: .venv/installed  ## install everything into .venv
 demo: .venv/installed  ## run the main job on embedded Kafka and Postgres
 	$(BIN)/pipeline demo
 
-# Most tests wait for real servers and processes: three at a time use two cores well. Each has servers of its own.
+# Many tests wait for real servers and processes, so two run at a time, each side with servers of its own.
 test: .venv/installed  ## the whole suite, on real servers
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/installed  ## format, lint, types and the fast tests
 	$(BIN)/ruff format --check .

@@ -202,9 +202,9 @@ def test_many_deadly_jobs_take_at_most_one_worker_each(deadly: World) -> None:
 
     def all_ended() -> bool:
         for worker in [each for each in workers if not each.running]:
-            worker.may_end = True
             workers.remove(worker)
             workers.append(start_worker(deadly))
+            workers[-1].may_end = True  # the next deadly job may be its first
         states = deadly.states()
         return all(
             states.get(job.job_id) in (JobState.COMPLETED, JobState.DEAD) for job in (*innocent, *poison)
