@@ -36,13 +36,13 @@ class Deed(BaseModel):
 app = Pipeline()
 _RETRY = Backoff(max_attempts=4, base=1, multiplier=1, jitter=0.0)
 LANES = {
-    "thread": app.job_type("deed.thread", Deed, retry=_RETRY),
-    "async": app.job_type("deed.async", Deed, retry=_RETRY),
-    "process": app.job_type("deed.process", Deed, retry=_RETRY, executor="process"),
-    "limited": app.job_type("deed.limited", Deed, retry=_RETRY, executor="process", timeout=5),
+    "thread": app.job_type("deed.thread", Deed, retry=_RETRY, breaker=None),
+    "async": app.job_type("deed.async", Deed, retry=_RETRY, breaker=None),
+    "process": app.job_type("deed.process", Deed, retry=_RETRY, breaker=None, executor="process"),
+    "limited": app.job_type("deed.limited", Deed, retry=_RETRY, breaker=None, executor="process", timeout=5),
 }
 
-PAIRS = app.job_type("deed.pairs", Deed, retry=_RETRY, concurrency=2)
+PAIRS = app.job_type("deed.pairs", Deed, retry=_RETRY, breaker=None, concurrency=2)
 
 
 def write_deed_schemas(folder: Path) -> None:
