@@ -187,7 +187,8 @@ def test_a_prober_that_is_killed_or_stopped_leaves_the_probe_to_another(
     world.wait("the third is there", lambda: third.said("assigned"))
     others[0].terminate()
     others[0].terminate()
-    world.wait("the third probes", lambda: [r for r in needed.runs(killed) if r.pid == third.pid], timeout=20)
+    # A lease must run out, a partition move and a child process start, one after the other.
+    world.wait("the third probes", lambda: [r for r in needed.runs(killed) if r.pid == third.pid], timeout=90)
     needed.set("")
     needed.wait_state(BreakerState.CLOSED)
     world.wait_ended(jobs)
