@@ -164,39 +164,6 @@ def test_whatever_the_end_of_a_probe_it_leads_on(new_dependency: NewDependency, 
     assert_clean_end(world)
 
 
-def test_a_prober_that_is_killed_or_stopped_leaves_the_probe_to_another(
-    new_dependency: NewDependency,
-) -> None:
-    needed = new_dependency()
-    world = needed.world
-    jobs, known = broken_after_opening(needed, count=40)
-    needed.set("hang")
-    world.wait("a probe hangs", lambda: [run for run in needed.runs(known) if not run.ended])
-    (hanging,) = [run for run in needed.runs(known) if not run.ended]
-    (prober,) = [worker for worker in world.workers if worker.pid == hanging.pid]
-    others = [worker for worker in world.workers if worker is not prober]
-    time.sleep(6)  # longer than a lease: it is renewed while its prober lives
-    assert [run.pid for run in needed.runs(known) if not run.ended] == [prober.pid]
-    killed = time.time()
-    prober.kill()
-    world.wait("another probes", lambda: needed.runs(killed), timeout=20)
-    (second,) = needed.runs(killed)
-    assert second.pid == others[0].pid
-    # Stopped in order, it hands the probe back at once; its job goes to a third worker.
-    third = needed.start_worker()
-    world.wait("the third is there", lambda: third.said("assigned"))
-    others[0].terminate()
-    others[0].terminate()
-    # A lease must run out, a partition move and a child process start, one after the other.
-    world.wait("the third probes", lambda: [r for r in needed.runs(killed) if r.pid == third.pid], timeout=90)
-    needed.set("")
-    needed.wait_state(BreakerState.CLOSED)
-    world.wait_ended(jobs)
-    world.wait_committed()
-    assert_nothing_lost(world)
-    assert_clean_end(world)
-
-
 def test_a_flood_of_dead_letters_is_stopped_and_told(new_dependency: NewDependency) -> None:
     """A release under which every job dies costs a hundred letters or so, not the whole topic."""
     needed = new_dependency(breaker={"reset_after": 1.0})
