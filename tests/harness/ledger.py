@@ -31,9 +31,11 @@ class Ledger:
             os.close(handle)
 
     def entries(self) -> list[dict[str, Any]]:
+        """All whole lines. While others write, a reader may see the last one in part: it counts once it has its end."""
         if not self._path.exists():
             return []
-        return [json.loads(line) for line in self._path.read_text().splitlines()]
+        whole, _, _ = self._path.read_text().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
 
 
 class Acked(NamedTuple):
