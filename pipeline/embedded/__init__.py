@@ -6,6 +6,7 @@ Needs the extra `embedded`. Linux and macOS. Stands alone: it imports nothing of
 from __future__ import annotations
 
 from pipeline.embedded.kafka import EmbeddedKafka
+from pipeline.embedded.kafka_cluster import EmbeddedKafkaCluster
 from pipeline.embedded.kafka_config import ExtraListener
 from pipeline.embedded.postgres import EmbeddedPostgres
 from pipeline.embedded.prepare import prepare
@@ -14,6 +15,7 @@ from pipeline.embedded.servers import Servers, start_servers
 
 __all__ = [
     "EmbeddedKafka",
+    "EmbeddedKafkaCluster",
     "EmbeddedPostgres",
     "EmbeddedRegistry",
     "ExtraListener",

@@ -1,4 +1,4 @@
-"""A real Apache Kafka of one node, broker and controller in one process (KRaft), from packages only."""
+"""A real Apache Kafka, broker and controller in one process (KRaft), from packages only: alone, or a member of a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pipeline.embedded.files import write_atomically
 from pipeline.embedded.jars import ensure_jars
 from pipeline.embedded.java import NOT_INHERITED, archive_options, java_executable
-from pipeline.embedded.kafka_config import LOG_DIR, ExtraListener, broker_properties
+from pipeline.embedded.kafka_config import LOG_DIR, ExtraListener, Member, broker_properties
 from pipeline.embedded.kafka_probe import serves_metadata
 from pipeline.embedded.processes import Command, run_once
 from pipeline.embedded.server import EmbeddedServer, quiet
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["EmbeddedKafka", "ExtraListener"]
+__all__ = ["EmbeddedKafka", "ExtraListener", "new_cluster_id"]
 
 _JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
@@ -42,9 +42,16 @@ class EmbeddedKafka(EmbeddedServer):
         properties: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = (),
         stop_timeout: float = 20.0,
+        member: Member | None = None,
     ) -> None:
-        """`extra_listeners`: further listeners, for a proxy in front; `properties`: broker keys to override."""
+        """`extra_listeners`: further listeners, for a proxy in front; `properties`: broker keys to override.
+
+        `member`: its place in a cluster, which also gives its ports; None for one that is a cluster by itself.
+        """
         super().__init__(data_dir, log=log, temporary=temporary)
+        self._member = member
+        if member is not None:
+            self._ports = {"client": member.client_port, "controller": member.controller_port}
         self._extra_listeners = tuple(extra_listeners)
         self._properties = dict(properties or {})
         self._jvm_options = tuple(jvm_options)
@@ -65,6 +72,7 @@ class EmbeddedKafka(EmbeddedServer):
             client_port=self._ports["client"],
             controller_port=self._ports["controller"],
             extra_listeners=self._extra_listeners,
+            member=self._member,
             overrides=self._properties,
         )
         write_atomically(self._config, "".join(f"{key}={value}\n" for key, value in properties.items()))
@@ -75,9 +83,9 @@ class EmbeddedKafka(EmbeddedServer):
         # A format that was cut off leaves half a folder; the mark is written last, so it is done again.
         shutil.rmtree(self.data_dir / LOG_DIR, ignore_errors=True)
         self.log(f"formatting the Kafka storage in {self.data_dir}")
-        argv = self._java(
-            "kafka.tools.StorageTool", "format", "--standalone", "-t", _cluster_id(), "-c", str(self._config)
-        )
+        member = self._member
+        whose = ["-t", member.cluster_id] if member else ["--standalone", "-t", new_cluster_id()]
+        argv = self._java("kafka.tools.StorageTool", "format", *whose, "-c", str(self._config))
         run_once(
             argv,
             what="formatting the Kafka storage",
@@ -120,7 +128,7 @@ def _environment() -> dict[str, str]:
     return {**inherited, "LC_ALL": "C.UTF-8"}  # else Java cannot open a path with letters outside ASCII
 
 
-def _cluster_id() -> str:
+def new_cluster_id() -> str:
     """Kafka's own form of a UUID: URL-safe base64, and no leading dash, which would look like an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

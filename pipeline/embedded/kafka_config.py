@@ -1,13 +1,14 @@
-"""The configuration of the embedded broker."""
+"""The configuration of the embedded brokers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-__all__ = ["LOG_DIR", "ExtraListener", "broker_properties"]
+__all__ = ["LOG_DIR", "ExtraListener", "Member", "broker_properties"]
 
 # Relative to the broker's working directory: an absolute path could hold a comma, which separates
 # folders here, or letters that a properties file would need in escaped form.
@@ -15,11 +16,28 @@ LOG_DIR = "data"
 
 
 class ExtraListener(NamedTuple):
-    """One more listener: the broker listens on `port` and tells clients of it to use `advertised_port`."""
+    """One more listener: the broker listens on `port` and tells clients of it to use `advertised_port`.
+
+    With another `protocol` (SSL, SASL_PLAINTEXT, SASL_SSL) its keys are further properties of the broker.
+    """
 
     name: str
     port: int
     advertised_port: int
+    protocol: str = "PLAINTEXT"
+
+
+class Member(NamedTuple):
+    """A broker's place in a cluster of several. `controllers` has the controller port of each member by its node id."""
+
+    cluster_id: str
+    node_id: int
+    client_port: int
+    controllers: Mapping[int, int]
+
+    @property
+    def controller_port(self) -> int:
+        return self.controllers[self.node_id]
 
 
 _FIXED = {
@@ -46,11 +64,33 @@ _FIXED = {
 }
 
 
+# What is different with several brokers: each record, offset and transaction has as many copies as there are brokers,
+# up to three, and is acknowledged when all but one of them have it.
+_COPIES = (
+    "default.replication.factor",
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+    "share.coordinator.state.topic.replication.factor",
+)
+_IN_SYNC = (
+    "min.insync.replicas",
+    "transaction.state.log.min.isr",
+    "share.coordinator.state.topic.min.isr",
+)
+_PATIENCE = {
+    # Several Java processes share the machine: a session as short as that of a broker alone would run out by itself.
+    "broker.session.timeout.ms": "4000",
+    # A silent replica holds up every write until it is left out (default 30 s).
+    "replica.lag.time.max.ms": "6000",
+}
+
+
 def broker_properties(
     *,
     client_port: int,
     controller_port: int,
     extra_listeners: Sequence[ExtraListener] = (),
+    member: Member | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Every listener is on 127.0.0.1 only: there is no password in front of it."""
@@ -63,11 +103,23 @@ def broker_properties(
         ),
         "advertised.listeners": ",".join(_address(one.name, one.advertised_port) for one in clients),
         "listener.security.protocol.map": ",".join(
-            f"{name}:PLAINTEXT" for name in [*(one.name for one in clients), "CONTROLLER"]
+            [*(f"{one.name}:{one.protocol}" for one in clients), "CONTROLLER:PLAINTEXT"]
         ),
-        "controller.quorum.bootstrap.servers": controller,
         "log.dirs": LOG_DIR,
+        **(_of_cluster(member) if member else {"controller.quorum.bootstrap.servers": controller}),
         **(overrides or {}),
+    }
+
+
+def _of_cluster(member: Member) -> dict[str, str]:
+    copies = min(3, len(member.controllers))
+    voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in member.controllers.items())
+    return {
+        "node.id": str(member.node_id),
+        "controller.quorum.voters": voters,
+        **dict.fromkeys(_COPIES, str(copies)),
+        **dict.fromkeys(_IN_SYNC, str(max(1, copies - 1))),
+        **_PATIENCE,
     }
 
 

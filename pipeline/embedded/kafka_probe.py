@@ -17,8 +17,8 @@ _CLIENT = b"pipeline-embedded"
 _REQUEST = struct.pack(f">hhih{len(_CLIENT)}si", _METADATA, _VERSION, _CORRELATION, len(_CLIENT), _CLIENT, 0)
 
 
-def serves_metadata(port: int, *, timeout: float = 1.0) -> bool:
-    """Whether the broker on 127.0.0.1:`port` answers, and counts at least one broker as alive."""
+def serves_metadata(port: int, *, brokers: int = 1, timeout: float = 1.0) -> bool:
+    """Whether the broker on 127.0.0.1:`port` answers, and counts at least so many brokers as alive."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
             connection.sendall(struct.pack(">i", len(_REQUEST)) + _REQUEST)
@@ -27,8 +27,8 @@ def serves_metadata(port: int, *, timeout: float = 1.0) -> bool:
         return False
     if len(answer) < 8:
         return False
-    correlation, brokers = struct.unpack_from(">ii", answer)
-    return bool(correlation == _CORRELATION and brokers >= 1)
+    correlation, alive = struct.unpack_from(">ii", answer)
+    return bool(correlation == _CORRELATION and alive >= brokers)
 
 
 def _receive_size(connection: socket.socket) -> int:

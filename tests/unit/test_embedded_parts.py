@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.embedded import EmbeddedPostgres, ExtraListener
 from pipeline.embedded.files import tail, write_atomically
-from pipeline.embedded.kafka_config import broker_properties
+from pipeline.embedded.kafka_config import Member, broker_properties
 from pipeline.embedded.kafka_probe import serves_metadata
 from pipeline.embedded.locks import FileLock
 from pipeline.embedded.ports import is_free, remembered_ports
@@ -92,17 +92,28 @@ def test_the_broker_listens_on_this_machine_only() -> None:
     properties = broker_properties(
         client_port=1,
         controller_port=2,
-        extra_listeners=[ExtraListener("PROXY", 3, 4)],
+        extra_listeners=[ExtraListener("PROXY", 3, 4, "SSL")],
         overrides={"node.id": "9"},
     )
     assert properties["listeners"] == "PLAINTEXT://127.0.0.1:1,PROXY://127.0.0.1:3,CONTROLLER://127.0.0.1:2"
     assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1,PROXY://127.0.0.1:4"
-    assert (
-        properties["listener.security.protocol.map"]
-        == "PLAINTEXT:PLAINTEXT,PROXY:PLAINTEXT,CONTROLLER:PLAINTEXT"
-    )
+    protocols = "PLAINTEXT:PLAINTEXT,PROXY:SSL,CONTROLLER:PLAINTEXT"
+    assert properties["listener.security.protocol.map"] == protocols
     assert properties["node.id"] == "9"
     assert properties["auto.create.topics.enable"] == "false"
+
+
+@pytest.mark.parametrize(("size", "copies", "in_sync"), [(1, "1", "1"), (2, "2", "1"), (5, "3", "2")])
+def test_a_cluster_keeps_up_to_three_copies_and_asks_for_all_but_one(
+    size: int, copies: str, in_sync: str
+) -> None:
+    member = Member("id", 1, 9000, {node: 9100 + node for node in range(1, size + 1)})
+    properties = broker_properties(client_port=9000, controller_port=member.controller_port, member=member)
+    assert properties["controller.quorum.voters"].split(",")[-1] == f"{size}@127.0.0.1:{9100 + size}"
+    assert properties["default.replication.factor"] == copies
+    assert properties["offsets.topic.replication.factor"] == copies
+    assert properties["min.insync.replicas"] == in_sync
+    assert "controller.quorum.bootstrap.servers" not in properties
 
 
 def answer_once(server: socket.socket, answer: bytes) -> threading.Thread:
