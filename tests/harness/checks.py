@@ -1,14 +1,20 @@
-"""The promises, as questions to the evidence. Each raises AssertionError with what does not fit."""
+"""The promises, as questions to the evidence.
+
+What `find_` gives is what does not fit: nothing, if the promise holds. What `assert_` asks raises AssertionError with it.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate
 
 from pipeline.core.headers import parse_job
+from pipeline.core.job import Record
 from pipeline.core.offsets import Partition
 from pipeline.core.state import JobState
-from tests.harness.jobs import EFFECT
+from tests.harness.jobs import EFFECT, ORDERED
 from tests.harness.ledger import Acked
 from tests.harness.sampler import Sample
 from tests.harness.waiting import wait_until
@@ -20,18 +26,27 @@ __all__ = [
     "assert_offsets_held",
     "assert_one_effect_each",
     "assert_runs",
+    "find_disorder",
+    "find_doubled",
+    "find_fallen",
+    "find_lost",
+    "find_passed",
 ]
 
 
 def assert_nothing_lost(world: World, extra: Iterable[str] = ()) -> None:
     """Every job that was acknowledged is done, or rests in the DLQ: from a full read of Postgres and of the topic."""
+    lost = find_lost(world, extra)
+    assert not lost, f"{len(lost)} jobs are lost: {lost}"
+
+
+def find_lost(world: World, extra: Iterable[str] = ()) -> dict[str, JobState | None]:
     states = world.states()
     dead = {parse_job(letter, queue="default").job.job_id for letter in world.letters()}
     expected = {acked.job_id for acked in world.acked()} | set(extra)
-    lost = {
+    return {
         job_id: states.get(job_id) for job_id in expected if not _at_rest(job_id, states.get(job_id), dead)
     }
-    assert not lost, f"{len(lost)} of {len(expected)} jobs are lost: {lost}"
 
 
 def _at_rest(job_id: str, state: JobState | None, letters: Collection[str]) -> bool:
@@ -40,17 +55,27 @@ def _at_rest(job_id: str, state: JobState | None, letters: Collection[str]) -> b
 
 def assert_one_effect_each(world: World, jobs: Iterable[Acked] | None = None) -> None:
     """Each job has exactly one effect, written by the run that holds the highest token. Without jobs: all that completed."""
+    wrong, stale = find_doubled(world, jobs)
+    assert not wrong, f"jobs with another number of effects than one: {wrong}"
+    assert not stale, f"effects of runs that did not complete the job, by their tokens: {stale}"
+
+
+def find_doubled(
+    world: World, jobs: Iterable[Acked] | None = None
+) -> tuple[dict[str, int], dict[str, list[int]]]:
+    """Jobs with another number of effects than one; tokens of effects that are not those of the job's completion."""
     found = world.execute(
-        f"select job_id::text, token from \"{world.name}\".jobs where job_type = '{EFFECT}'"
+        f"select job_id::text, token from \"{world.name}\".jobs where job_type in ('{EFFECT}', '{ORDERED}')"
     )
     tokens = dict(found)
     wanted = {job.job_id for job in jobs} if jobs is not None else _completed(world) & tokens.keys()
     effects = world.effects()
     counts = Counter(effect.job_id for effect in effects)
-    wrong = {job_id: counts[job_id] for job_id in wanted | counts.keys() if counts[job_id] != 1}
-    assert not wrong, f"jobs with another number of effects than one: {wrong}"
-    stale = [effect for effect in effects if effect.token != tokens[effect.job_id]]
-    assert not stale, f"effects of runs that did not complete the job: {stale}"
+    stale: dict[str, list[int]] = defaultdict(list)
+    for effect in effects:
+        if effect.token != tokens.get(effect.job_id):
+            stale[effect.job_id].append(effect.token)
+    return {job_id: counts[job_id] for job_id in wanted | counts.keys() if counts[job_id] != 1}, stale
 
 
 def _completed(world: World) -> set[str]:
@@ -73,22 +98,66 @@ def assert_offsets_held(world: World, samples: Sequence[Sample], *, killed: Coll
     A run of a process that was `killed` may have ended without a word: just after it had completed its job.
     """
     assert samples, "no sample was taken"
+    fallen = find_fallen(samples)
+    assert not fallen, f"committed offsets fell: {fallen}"
+    passed = find_passed(world, samples, killed=killed)
+    assert not passed, f"records were committed before their jobs had ended: {passed}"
+
+
+def find_fallen(samples: Sequence[Sample]) -> list[str]:
+    """Places where the committed offset fell from one sample to a later one."""
     highest: dict[Partition, int] = {}
-    first_end: dict[str, float] = {}
+    fallen = []
+    for sample in samples:
+        for partition, committed in sample.committed.items():
+            if committed < highest.get(partition, 0):
+                fallen.append(f"{partition} from {highest[partition]} to {committed} at {sample.asked_at}")
+            highest[partition] = committed
+    return fallen
+
+
+def find_passed(world: World, samples: Sequence[Sample], *, killed: Collection[int] = ()) -> list[str]:
+    """Samples in which the committed offset had passed a job that no run had ended yet."""
+    ends = _first_ends(world, killed)
+    places: dict[Partition, list[Acked]] = defaultdict(list)
+    for job in sorted(world.acked(), key=lambda job: job.offset):
+        places[Partition(job.topic, job.partition)].append(job)
+    passed = []
+    for partition, jobs in places.items():
+        offsets = [job.offset for job in jobs]
+        latest = list(accumulate((ends.get(job.job_id, float("inf")) for job in jobs), max))
+        for sample in samples:
+            below = bisect_left(offsets, sample.committed.get(partition, 0))
+            if below and latest[below - 1] > sample.answered_at:
+                passed.append(f"{partition} at {sample.committed[partition]} at {sample.answered_at}")
+    return passed
+
+
+def _first_ends(world: World, killed: Collection[int]) -> dict[str, float]:
+    ends: dict[str, float] = {}
     for run in world.executions():
         ended = run.ended or (run.started if run.pid in killed else 0.0)
         if ended:
-            first_end[run.job_id] = min(ended, first_end.get(run.job_id, ended))
-    for sample in samples:
-        for partition, committed in sample.committed.items():
-            assert committed >= highest.get(partition, 0), (
-                f"the committed offset of {partition} fell: {samples}"
-            )
-            highest[partition] = committed
-        for job in world.acked():
-            passed = sample.committed.get(Partition(job.topic, job.partition), 0) > job.offset
-            ended = first_end.get(job.job_id, float("inf")) <= sample.answered_at
-            assert ended or not passed, f"{job} was committed before it had ended: {sample}"
+            ends[run.job_id] = min(ended, ends.get(run.job_id, ended))
+    return ends
+
+
+def find_disorder(world: World, log: Iterable[Record]) -> list[str]:
+    """Jobs that promise order and had their effect before one of their tenant that came first in the `log`, a main topic."""
+    place: dict[str, tuple[int, int]] = {}
+    for record in log:
+        names = dict(record.headers)
+        if names.get("ce_type") == ORDERED.encode():
+            place.setdefault((names["ce_id"] or b"").decode(), (record.partition, record.offset))
+    last: dict[str, tuple[int, int]] = {}
+    tenants = {job.job_id: job.tenant for job in world.acked()}
+    disorder = []
+    for effect in world.effects():
+        if effect.job_id in place and (tenant := tenants.get(effect.job_id)):
+            if place[effect.job_id] < last.get(tenant, (0, -1)):
+                disorder.append(f"{effect.job_id} of {tenant} after the one at {last[tenant]}")
+            last[tenant] = place[effect.job_id]
+    return disorder
 
 
 def assert_clean_end(world: World) -> None:

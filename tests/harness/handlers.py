@@ -36,6 +36,7 @@ class ToldToFail(Exception):
     """What a task raises that is told to fail."""
 
 
+@app.handler(jobs.ordered)
 @app.handler(jobs.effect)
 def effect(task: Task, ctx: Context) -> None:
     with _noted(task, ctx):

@@ -6,17 +6,18 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel
 
 from pipeline import Backoff, JobType, Pipeline
 
-__all__ = ["ASYNC", "EFFECT", "PLAIN", "Jobs", "Policy", "Task", "declare", "write_schemas"]
+__all__ = ["ASYNC", "EFFECT", "ORDERED", "PLAIN", "Jobs", "Policy", "Task", "declare", "write_schemas"]
 
 EFFECT = "work.effect"  # a plain function; writes a row through ctx.transaction()
 PLAIN = "work.plain"  # a plain function that leaves nothing but its entry in the ledger
 ASYNC = "work.async"  # the same as a coroutine
+ORDERED = "work.ordered"  # as EFFECT, one at a time of each tenant, in the order published
 
 
 class Task(BaseModel):
@@ -48,8 +49,16 @@ _SCHEMA = {
 }
 
 
+_TYPES: dict[str, Literal["unordered", "key"]] = {
+    EFFECT: "unordered",
+    PLAIN: "unordered",
+    ASYNC: "unordered",
+    ORDERED: "key",
+}
+
+
 def write_schemas(folder: Path) -> None:
-    for name in (EFFECT, PLAIN, ASYNC):
+    for name in _TYPES:
         (folder / name).mkdir(parents=True)
         (folder / name / "v1.avsc").write_text(json.dumps(_SCHEMA))
 
@@ -78,6 +87,7 @@ class Jobs(NamedTuple):
     effect: JobType[Task]
     plain: JobType[Task]
     asynchronous: JobType[Task]
+    ordered: JobType[Task]
 
 
 def declare(policy: Policy) -> Jobs:
@@ -88,7 +98,7 @@ def declare(policy: Policy) -> Jobs:
     )
     types = [
         # Tasks fail because they are told to, many in a row: a breaker would hold the others back.
-        app.job_type(name, Task, retry=retry, timeout=policy.timeout, breaker=None)
-        for name in (EFFECT, PLAIN, ASYNC)
+        app.job_type(name, Task, retry=retry, timeout=policy.timeout, breaker=None, order=order)
+        for name, order in _TYPES.items()
     ]
     return Jobs(app, *types)

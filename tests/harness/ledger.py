@@ -19,6 +19,8 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._read_to = 0
+        self._read: list[dict[str, Any]] = []
 
     def append(self, *entries: dict[str, Any]) -> None:
         """Write lines at once and sync: they do not mix with those of others, and outlive this process."""
@@ -34,8 +36,12 @@ class Ledger:
         """All whole lines. While others write, a reader may see the last one in part: it counts once it has its end."""
         if not self._path.exists():
             return []
-        whole, _, _ = self._path.read_text().rpartition("\n")
-        return [json.loads(line) for line in whole.splitlines()]
+        with self._path.open("rb") as stream:
+            stream.seek(self._read_to)
+            whole, end, _ = stream.read().rpartition(b"\n")
+        self._read_to += len(whole) + len(end)
+        self._read += [json.loads(line) for line in whole.splitlines()]
+        return list(self._read)
 
 
 class Acked(NamedTuple):
@@ -45,6 +51,8 @@ class Acked(NamedTuple):
     topic: str
     partition: int
     offset: int
+    tenant: str = ""
+    sequence: int = -1  # of its tenant
 
 
 @dataclass

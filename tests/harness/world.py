@@ -111,7 +111,8 @@ class World:
         self.admin.create(self.jobs.app.topics())
         migrate(self.servers.postgres_dsn, schema=self.name)
         self.execute(
-            f"create table {self.effects_table} (job_id uuid, token bigint, attempt integer, pid integer)"
+            f"create table {self.effects_table} "
+            "(job_id uuid, token bigint, attempt integer, pid integer, place bigserial)"
         )
 
     def __exit__(self, *_: object) -> None:
@@ -260,7 +261,10 @@ class World:
             return found.fetchall() if found.description else []
 
     def effects(self) -> list[Effect]:
-        found = self.execute(f"select job_id::text, token, attempt, pid from {self.effects_table}")
+        """In the order of their inserts."""
+        found = self.execute(
+            f"select job_id::text, token, attempt, pid from {self.effects_table} order by place"
+        )
         return [Effect(*row) for row in found]
 
     def states(self) -> dict[str, JobState]:

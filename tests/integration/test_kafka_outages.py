@@ -20,7 +20,7 @@ from pipeline.core.ports import Delivered
 from pipeline.core.topics import TopicSpec
 from pipeline.errors import BrokerUnavailable, PublishFailed, PublishUnknown
 from tests.contract.brokers import Member, outgoing, rest, until
-from tests.integration.kafka_proxy import ProxiedKafka, proxied_kafka
+from tests.harness.proxy import ProxiedKafka, proxied_kafka
 
 pytestmark = pytest.mark.servers
 

@@ -1,0 +1,149 @@
+"""What a scenario works with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.faults.evidence import Evidence
+from tests.faults.figures import Figures
+from tests.faults.load import Load
+from tests.faults.matrix import MATRIX
+from tests.faults.scale import Scale
+from tests.faults.site import Site
+from tests.faults.watch import Watch
+from tests.harness.jobs import Policy, Task
+from tests.harness.ledger import Acked
+from tests.harness.processes import WorkerProcess
+from tests.harness.sampler import OffsetSampler
+from tests.harness.world import World
+
+__all__ = ["SCENARIOS", "Case", "Loaded", "Scenario", "scenario"]
+
+
+class Case:
+    """One run of one scenario: its servers, its scale, its seed, and the figures that it gathers."""
+
+    def __init__(self, site: Site, scale: Scale, *, seed: int, folder: Path, stack: ExitStack) -> None:
+        self.site = site
+        self.scale = scale
+        self.rng = random.Random(seed)
+        self.figures = Figures()
+        self._folder = folder
+        self._stack = stack
+        self._worlds = 0
+
+    def world(self, *, settings: Mapping[str, object] | None = None, policy: Policy | None = None) -> World:
+        """A world that is removed when the scenario ends. Its driver goes to the servers directly."""
+        self._worlds += 1
+        folder = self._folder / f"world-{self._worlds}"
+        folder.mkdir(parents=True)
+        return self._stack.enter_context(World(self.site.servers, folder, settings=settings, policy=policy))
+
+    @contextmanager
+    def loaded(self, world: World, *, workers: int = 2) -> Iterator[Loaded]:
+        """So many workers more under a steady load, watched; after the block the load ends, and the jobs do.
+
+        The block does the fault. What is to be checked of the evidence comes after it: `judge`.
+        """
+        for _ in range(workers):
+            world.start_worker()
+        with (
+            world.sampler() as sampler,
+            Watch(world) as watch,
+            Load(world, self.scale, self.rng) as load,
+        ):
+            load.wait_steady()
+            loaded = Loaded(world, load, sampler, watch)
+            yield loaded
+            load.finish()
+            loaded.drain()
+        self.figures.memory_mb = max(self.figures.memory_mb, watch.most_memory())
+        if load.faults:
+            self.figures.recoveries.append(load.recovery() or 0.0)
+
+    def judge(self, loaded: Loaded, *, killed: Collection[int] = (), apart: Collection[str] = ()) -> None:
+        """Count and judge the evidence. Of jobs `apart`, the scenario itself says how often they run."""
+        told = {job.job_id: Task(name="") for job in loaded.world.acked()} | loaded.load.told
+        wanted = {job_id: task for job_id, task in told.items() if job_id not in apart}
+        self.judge_world(loaded.world, loaded.sampler, told=wanted, killed=killed)
+
+    def judge_world(
+        self,
+        world: World,
+        sampler: OffsetSampler,
+        *,
+        told: Mapping[str, Task] | None = None,
+        killed: Collection[int] = (),
+    ) -> None:
+        """The same for a world without a load."""
+        evidence = Evidence(world, sampler.samples, told or {}, killed)
+        evidence.count(self.figures)
+        evidence.judge()
+
+
+class Loaded(NamedTuple):
+    """A world under load."""
+
+    world: World
+    load: Load
+    sampler: OffsetSampler
+    watch: Watch
+
+    def hold(self, count: int, gate: str = "go") -> list[Acked]:
+        """So many jobs more, which run, and go on when the gate opens."""
+        world = self.world
+        tasks = [Task(name=f"{gate}-{number}", gate=gate) for number in range(count)]
+        jobs = world.publish(world.jobs.effect, tasks)
+        ids = {job.job_id for job in jobs}
+        world.wait("these run", lambda: ids <= {run.job_id for run in world.executions()})
+        return jobs
+
+    def holders(self, jobs: Collection[Acked]) -> set[int]:
+        """The processes that run them."""
+        ids = {job.job_id for job in jobs}
+        return {run.pid for run in self.world.executions() if run.job_id in ids}
+
+    def worker(self, pid: int) -> WorkerProcess:
+        (found,) = [worker for worker in self.world.workers if worker.pid == pid]
+        return found
+
+    def drain(self) -> None:
+        """Wait until nothing is left to do."""
+        world = self.world
+        count = len({job.job_id for job in world.acked()})
+        ended = (
+            f"select count(*) from \"{world.name}\".jobs where state in ('completed', 'dead', 'cancelled')"
+        )
+        world.wait("all jobs have ended", lambda: world.execute(ended)[0][0] >= count, timeout=300)
+        world.wait_committed()
+
+
+class Scenario(NamedTuple):
+    """A way to inject one fault of the matrix. `name` tells several ways of one row apart."""
+
+    row: int
+    name: str
+    quick: bool
+    run: Callable[[Case], None]
+
+    def __str__(self) -> str:
+        return f"{self.row}-{self.run.__name__}" + (f"-{self.name}" if self.name else "")
+
+
+SCENARIOS: list[Scenario] = []
+
+
+def scenario(
+    row: int, name: str = "", *, quick: bool | None = None
+) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
+    """Register a scenario. It belongs to the quick tier if its row does, unless it says otherwise."""
+
+    def register(run: Callable[[Case], None]) -> Callable[[Case], None]:
+        SCENARIOS.append(Scenario(row, name, MATRIX[row].quick if quick is None else quick, run))
+        return run
+
+    return register
