@@ -72,6 +72,21 @@ class Dependency:
         )
         return BreakerState(found[0][0]) if found else BreakerState.CLOSED
 
+    def prober(self) -> int:
+        """The process of the worker whose probe is under way; 0 when there is none."""
+        found = self.world.execute(
+            f'select prober from "{self.world.name}".breakers where job_type = %s', "work.effect"
+        )
+        return int(found[0][0].split("-")[-2]) if found and found[0][0] else 0
+
+    def lease_end(self) -> float:
+        """Until when the probe that is under way is its prober's; epoch seconds."""
+        found = self.world.execute(
+            f'select extract(epoch from probe_until) from "{self.world.name}".breakers where job_type = %s',
+            "work.effect",
+        )
+        return float(found[0][0])
+
     def wait_state(self, state: BreakerState, *, timeout: float = 40.0) -> None:
         self.world.wait(f"the breaker is {state}", lambda: self.state() is state, timeout=timeout)
 
@@ -111,7 +126,10 @@ def broken_after_opening(needed: Dependency, count: int = 120) -> tuple[list[Ack
         lambda: all(worker.said("breaker_open") for worker in needed.world.workers),
     )
     known = time.time()
-    needed.world.wait("what ran has ended", lambda: all(run.ended for run in needed.runs()))
+    # What was claimed before may have yet to start.
+    needed.world.wait(
+        "what was claimed has ended", lambda: JobState.RUNNING not in needed.world.states().values()
+    )
     return jobs, known
 
 
@@ -161,6 +179,42 @@ def test_whatever_the_end_of_a_probe_it_leads_on(new_dependency: NewDependency, 
     ends = (JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED)
     world.wait("all have ended", lambda: all(world.states().get(job.job_id) in ends for job in jobs))
     world.wait_committed()
+    assert_clean_end(world)
+
+
+def test_a_prober_that_is_killed_or_stopped_leaves_the_probe_to_another(
+    new_dependency: NewDependency,
+) -> None:
+    """Which worker probes is told by the store: a job whose worker died runs in a child process of the next one."""
+    needed = new_dependency()
+    world = needed.world
+    jobs, known = broken_after_opening(needed, count=40)
+    needed.set("hang")
+    world.wait("a probe hangs", lambda: [run for run in needed.runs(known) if not run.ended])
+    (hanging,) = [run for run in needed.runs(known) if not run.ended]
+    first, second = sorted(world.workers, key=lambda worker: worker.pid != hanging.pid)
+    assert needed.prober() == first.pid
+    end = needed.lease_end()
+    # It is renewed while its prober lives: a whole lease later nobody else has tried.
+    world.wait("the lease was renewed", lambda: needed.lease_end() > end + 5)
+    assert [run.token for run in needed.runs(known) if not run.ended] == [hanging.token]
+    killed = time.time()
+    first.kill()
+    world.wait("another probes", lambda: needed.prober() == second.pid and needed.runs(killed))
+    # Stopped without waiting for its probe, it hands that back at once.
+    third = needed.start_worker()
+    world.wait("the third is there", lambda: third.said("assigned"))
+    tried = len(needed.runs(killed))
+    second.terminate()
+    second.terminate()
+    assert second.wait() == 0
+    assert needed.prober() != second.pid
+    world.wait("the third probes", lambda: needed.prober() == third.pid and len(needed.runs(killed)) > tried)
+    needed.set("")
+    needed.wait_state(BreakerState.CLOSED)
+    world.wait_ended(jobs)
+    world.wait_committed()
+    assert_nothing_lost(world)
     assert_clean_end(world)
 
 
