@@ -209,6 +209,7 @@ class Pipeline:
             postgres.dsn.get_secret_value(),
             schema=postgres.schema_name,
             connect_timeout=postgres.connect_timeout,
+            idle_timeout=postgres.handler_idle_timeout,
             most=self.settings.worker.concurrency,
         )
 

@@ -78,6 +78,13 @@ class PostgresSettings(Section):
         json_schema_extra=allowed("a-z, 0-9 and '_', at most 63, not starting with a digit or 'pg_'"),
     )
     connect_timeout: float = Field(5.0, ge=0.1, le=600, description="How long connecting may take.")
+    handler_idle_timeout: float = Field(
+        60.0,
+        ge=0.1,
+        le=86_400,
+        description="How long a handler may leave its `ctx.transaction()` idle before the server rolls it back: "
+        "one in a frozen worker must not keep its locks.",
+    )
 
     @field_validator("dsn")
     @classmethod

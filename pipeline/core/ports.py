@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from pydantic import BaseModel
@@ -217,6 +217,12 @@ class Effects(Protocol):
         self, worker_id: str, completion: Callable[[], Settlement]
     ) -> AbstractContextManager[Any]:
         """See `Context.transaction`. `completion` is asked for when the block ends well."""
+        ...
+
+    def async_transaction(
+        self, worker_id: str, completion: Callable[[], Settlement]
+    ) -> AbstractAsyncContextManager[Any]:
+        """The same on the running event loop."""
         ...
 
     def close(self) -> None: ...

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from pipeline.core.ports import Effects
 from pipeline.core.state import JobState
 from pipeline.runtime.delivery import Delivery
 from pipeline.runtime.handlers import Context
+from pipeline.runtime.transactions import Transaction
 
 __all__ = ["Contexts"]
 
@@ -35,12 +36,29 @@ class Contexts:
         begin = partial(self._begin, delivery, job, token, self._clock.time())
         return Context(job, token, begin, self._alive)
 
-    @contextmanager
-    def _begin(self, delivery: Delivery, job: Job, token: int, started_at: float) -> Iterator[Any]:
+    def _begin(self, delivery: Delivery, job: Job, token: int, started_at: float) -> Transaction:
         completion = partial(self._completion, job, token, started_at=started_at)
+        return Transaction(
+            partial(self._plain, delivery, completion), partial(self._awaited, delivery, completion)
+        )
+
+    # A handler may roll its transaction back and say nothing of it: then the block ends well here, and nothing is committed.
+
+    @contextmanager
+    def _plain(self, delivery: Delivery, completion: Callable[[], Settlement]) -> Iterator[Any]:
+        kept = False
         with self._effects.transaction(self._worker_id, completion) as transaction:
             yield transaction
-        delivery.committed = True
+            kept = True
+        delivery.committed = delivery.committed or kept
+
+    @asynccontextmanager
+    async def _awaited(self, delivery: Delivery, completion: Callable[[], Settlement]) -> AsyncIterator[Any]:
+        kept = False
+        async with self._effects.async_transaction(self._worker_id, completion) as transaction:
+            yield transaction
+            kept = True
+        delivery.committed = delivery.committed or kept
 
     def _completion(self, job: Job, token: int, *, started_at: float) -> Settlement:
         return Settlement(

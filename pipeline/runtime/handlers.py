@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, KeysView, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,6 +12,7 @@ from pydantic import BaseModel
 from pipeline.core.job import Job
 from pipeline.core.job_type import JobType
 from pipeline.errors import ConfigError, UnknownJobType
+from pipeline.runtime.transactions import Transaction
 
 __all__ = ["ASYNC", "PROCESS", "SUSPECT", "THREAD", "Context", "Handler", "Registry"]
 
@@ -37,7 +37,7 @@ class Context:
         self,
         job: Job,
         fencing_token: int,
-        begin: Callable[[], AbstractContextManager[Any]] | None = None,
+        begin: Callable[[], Transaction] | None = None,
         alive: Callable[[], bool] | None = None,
     ) -> None:
         self.job = job
@@ -63,13 +63,16 @@ class Context:
         """Whether this worker has lost its lease: another may run the job by now, and nothing done here will count."""
         return self._alive is not None and not self._alive()
 
-    def transaction(self) -> AbstractContextManager[Any]:
-        """A Postgres transaction that takes effect exactly once: `with ctx.transaction() as tx: tx.execute(...)`.
+    def transaction(self) -> Transaction:
+        """A Postgres transaction that takes effect exactly once.
 
-        What is written through `tx` (a psycopg connection) commits together with the completion of the job, at the end of
-        the block, and only if this worker still holds the claim. Once per run, as the last thing a handler does. Only for
-        plain functions: in an `async` handler it would block the loop. Raises `ClaimLost`, `StoreUnavailable`; let both
-        pass, neither costs the job an attempt.
+            with ctx.transaction() as tx:           async with ctx.transaction() as tx:
+                tx.execute(...)                         await tx.execute(...)
+
+        What is written through `tx` (a `psycopg.Connection`, in a coroutine a `psycopg.AsyncConnection`) commits together
+        with the completion of the job, at the end of the block, and only if this worker still holds the claim. Once per
+        run, as the last thing a handler does. Raises `ClaimLost`, `StoreUnavailable`; let both pass, neither costs the job
+        an attempt.
         """
         if self._begin is None:
             raise ConfigError(

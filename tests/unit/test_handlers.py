@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from pipeline.core.job_type import JobType
 from pipeline.errors import ConfigError, UnknownJobType
 from pipeline.runtime.handlers import ASYNC, THREAD, Context, Registry
+from pipeline.runtime.transactions import Transaction
 from tests.unit.runtime_parts import MAIL, Mail, new_job
 
 CONTEXT = Context(new_job(), 7)
@@ -200,5 +202,6 @@ class TestContext:
             match=r"ctx.transaction\(\) of job type 'email.send' needs a worker with a Postgres store",
         ):
             CONTEXT.transaction()
-        with Context(new_job(), 7, lambda: nullcontext("tx")).transaction() as transaction:
+        begin = partial(Transaction, partial(nullcontext, "tx"), partial(nullcontext, "tx"))
+        with Context(new_job(), 7, begin).transaction() as transaction:
             assert transaction == "tx"

@@ -39,6 +39,12 @@ _KEEPALIVE = {
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",
 }
+# The same at the server's end: a client that vanished must not keep its locks for the hours that systems allow.
+_SERVER_KEEPALIVE = {
+    "tcp_keepalives_idle": "4",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
 _SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 _CLOSE_PATIENCE = 1.0
 _TRIES = 4
@@ -69,8 +75,12 @@ class Target:
         parsed = parse_dsn(dsn)
         return cls(parsed, check_schema(schema), connect_timeout, statement_timeout, describe(parsed))
 
-    def libpq(self, role: str) -> dict[str, Any]:
-        """Parameters of a connection for anything, with the settings that the database gives it."""
+    def libpq(self, role: str, settings: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Parameters of a connection for anything, with the settings that the database gives it but for these."""
+        ours = [
+            f"-c {name}={value.replace(' ', chr(92) + ' ')}"
+            for name, value in {**_SERVER_KEEPALIVE, **(settings or {})}.items()
+        ]
         return {
             **_KEEPALIVE,
             **self.parameters,
@@ -78,6 +88,7 @@ class Target:
             "connect_timeout": max(2, round(self.connect_timeout)),
             "application_name": f"pipeline {role}",
             "client_encoding": "utf8",
+            "options": " ".join([self.parameters.get("options", ""), *ours]).strip(),
         }
 
     def connect(self, role: str, settings: Mapping[str, str]) -> Connection:
@@ -88,9 +99,7 @@ class Target:
             "statement_timeout": f"{self.statement_timeout * 1000:.0f}",
             **settings,
         }
-        ours = [f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in session.items()]
-        options = " ".join([self.parameters.get("options", ""), *ours]).strip()
-        return psycopg.connect(**{**self.libpq(role), "options": options}, autocommit=True)
+        return psycopg.connect(**self.libpq(role, session), autocommit=True)
 
 
 class Session:

@@ -21,6 +21,9 @@ from pipeline.core.story import JobStory, WorkerStory
 
 __all__ = ["PostgresJobStore"]
 
+# None of our transactions waits for anything but the server. One that does is of a frozen worker, and may hold locks.
+_IDLE_LIMIT = {"idle_in_transaction_session_timeout": "10s"}
+
 
 class PostgresJobStore:
     """See `pipeline.core.ports.JobStore`. Making one does not connect; the first call checks the migrations.
@@ -48,7 +51,7 @@ class PostgresJobStore:
         self._checked = False
 
     def _session(self, target: Target, role: str, settings: dict[str, str]) -> Session:
-        return Session(target, role, settings, on_connect=self._check)
+        return Session(target, role, {**_IDLE_LIMIT, **settings}, on_connect=self._check)
 
     def _check(self, connection: Connection) -> None:
         # Once only: a worker that reconnects while a newer release migrates goes on.

@@ -148,7 +148,7 @@ class AsyncExecutor:
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             if self._abandoned:  # however it puts it: it was cancelled from here
                 return None
-            if deadline.expired() and isinstance(error, TimeoutError):
+            if deadline.expired() and isinstance(error, TimeoutError) and not delivery.committed:
                 return timed_out(delivery, limit or 0.0)
             return outcome_after(delivery, error)
         return SUCCEEDED
@@ -173,7 +173,8 @@ class AsyncExecutor:
                 extra={"action": "overdue", **_about(flight)},
             )
             seconds = now - flight.began
-            outcome = timed_out(flight.delivery, seconds)
+            # One that its own transaction has completed is completed, however long the handler stays on.
+            outcome = SUCCEEDED if flight.delivery.committed else timed_out(flight.delivery, seconds)
             self._on_runs([Run(flight.delivery, outcome, flight.since, flight.since + seconds)])
 
     def _check_turns(self) -> None:

@@ -11,8 +11,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from errno import ENOMEM
 from multiprocessing.connection import Connection
 from typing import Any
@@ -102,15 +102,27 @@ class _ToldEffects:
         self._link = link
 
     @contextmanager
-    def _told(self, transaction: AbstractContextManager[Any]) -> Iterator[Any]:
-        with transaction as opened:
+    def transaction(self, worker_id: str, completion: Callable[[], Settlement]) -> Iterator[Any]:
+        kept = False
+        with self._inner.transaction(worker_id, completion) as opened:
             yield opened
-        self._link.say(pack(Kind.COMMITTED))
+            kept = True
+        if kept:
+            self._tell()
 
-    def transaction(
+    @asynccontextmanager
+    async def async_transaction(
         self, worker_id: str, completion: Callable[[], Settlement]
-    ) -> AbstractContextManager[Any]:
-        return self._told(self._inner.transaction(worker_id, completion))
+    ) -> AsyncIterator[Any]:
+        kept = False
+        async with self._inner.async_transaction(worker_id, completion) as opened:
+            yield opened
+            kept = True
+        if kept:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._link.say(pack(Kind.COMMITTED))
 
     def close(self) -> None:
         self._inner.close()
@@ -143,8 +155,8 @@ class ChildRunner:
             self._clock.sync(order.now, asked_at=order.at, answered_at=order.at)
             self._link.say(pack(Kind.STARTED))
             self._link.say(self._run(order))
+        self._effects.close()  # which may have connections that belong to the loop
         self._loop.close()
-        self._effects.close()
 
     def _run(self, order: JobOrder) -> bytes:
         delivery = _delivery(order)
@@ -190,7 +202,7 @@ async def _in_time(delivery: Delivery, running: Awaitable[Any]) -> Outcome:
         async with deadline:
             await running
     except TimeoutError:
-        if deadline.expired():
+        if deadline.expired() and not delivery.committed:
             return timed_out(delivery, limit or 0.0)
         raise
     return SUCCEEDED
