@@ -30,7 +30,7 @@ from pipeline.runtime.breakers import Breakers, BreakerSettings
 from pipeline.runtime.buffer import Buffer, Limits
 from pipeline.runtime.claimer import Claimer
 from pipeline.runtime.contexts import Contexts
-from pipeline.runtime.delivery import Delivery, Run
+from pipeline.runtime.delivery import Run
 from pipeline.runtime.dlq_depth import DepthGauge
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.executors import AsyncExecutor, Executor, ThreadExecutor
@@ -101,7 +101,7 @@ class WorkerBuilder:
         settler = self._settler(buffer, store, producer, events, parking, results)
         settling = SettleLoop(settler, results, batch_max=settings.worker.batch_max, clock=self._store_clock)
         breakers = self._breakers(buffer, results, settling)
-        settling.on_run = breakers.note
+        settling.on_runs = breakers.note
         parts = WorkerParts(
             consumer=consumer,
             producer=producer,
@@ -134,8 +134,8 @@ class WorkerBuilder:
             ),
         )
 
-    def _lane_of(self, delivery: Delivery) -> str:
-        handler = self._app.registry.handler(delivery.job.job_type)
+    def _lane_of(self, job_type: str) -> str:
+        handler = self._app.registry.handler(job_type)
         return handler.lane if handler else THREAD
 
     def _is_retry(self, topic: str) -> bool:

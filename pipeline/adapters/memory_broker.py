@@ -112,6 +112,20 @@ class MemoryJobProducer:
                 ends.append(Delivered(None, error))
         return ends
 
+    def send_many(
+        self,
+        records: Sequence[Outgoing],
+        *,
+        on_acknowledged: Callable[[], None],
+        on_refused: Callable[[Outgoing, Exception], None],
+    ) -> None:
+        """See `ManyProducer.send_many`."""
+        for record, delivered in zip(records, self.send_all(records), strict=True):
+            if delivered.error is None:
+                on_acknowledged()
+            else:
+                on_refused(record, delivered.error)
+
     def flush(self, timeout: float) -> int:
         """See `JobProducer.flush`: there is never anything to wait for."""
         del timeout

@@ -24,7 +24,7 @@ from pipeline.core.outcome import (
 )
 from pipeline.core.state import JobState, Trigger
 
-__all__ = ["DeadLetter", "Decision", "Finish", "LetGo", "RunLater", "decide"]
+__all__ = ["COMPLETED", "DeadLetter", "Decision", "Finish", "LetGo", "RunLater", "decide"]
 
 
 class Finish(NamedTuple):
@@ -68,6 +68,7 @@ class LetGo(NamedTuple):
 
 Decision = Finish | RunLater | DeadLetter | LetGo
 
+COMPLETED = Finish(JobState.COMPLETED, (Trigger.SUCCESS,))  # what a success always leads to
 MOST_CRASHES = 2  # deaths of its own after which a job is not run again
 _DEFAULT = Backoff()
 
@@ -105,7 +106,7 @@ def _decide(
     failing_since: float | None,
 ) -> Decision:
     if isinstance(outcome, Succeeded):
-        return Finish(JobState.COMPLETED, (Trigger.SUCCESS,))
+        return COMPLETED
     if isinstance(outcome, Crashed):
         if outcome.crashes >= MOST_CRASHES:
             return DeadLetter("poison", outcome.failure, (Trigger.ERROR, Trigger.REJECTED))

@@ -9,7 +9,7 @@ from pipeline.core.decision import DeadLetter, Decision, Finish, LetGo, RunLater
 from pipeline.core.job import Job
 from pipeline.core.state import JobState, Trigger, move
 
-__all__ = ["Move", "moves_of_claim", "moves_of_decision", "moves_of_repeat"]
+__all__ = ["Move", "move_of_success", "moves_of_claim", "moves_of_decision", "moves_of_repeat"]
 
 
 class Move(NamedTuple):
@@ -44,11 +44,40 @@ _TO_QUEUED = {
 def moves_of_claim(job: Job, claim: Claim, *, worker: str, at: float) -> list[Move]:
     """The moves that a granted claim stands for: into `queued`, then into `running`."""
     state, trigger = _TO_QUEUED[claim.state]
-    identity = (job.job_id, job.job_type, job.tenant, job.queue, worker, job.attempt, job.hop, claim.token)
+    job_id, job_type, tenant, queue, attempt, hop = job[0], job[1], job[2], job[3], job.attempt, job.hop
+    token = claim.token
     queued_at = job.enqueued_at if claim.state is None else at
     return [
-        Move(*identity, state, trigger, move(state, trigger), queued_at, None, claim.previous),
-        Move(*identity, JobState.QUEUED, Trigger.WORKER_CLAIMED, JobState.RUNNING, at),
+        Move(
+            job_id,
+            job_type,
+            tenant,
+            queue,
+            worker,
+            attempt,
+            hop,
+            token,
+            state,
+            trigger,
+            move(state, trigger),
+            queued_at,
+            None,
+            claim.previous,
+        ),
+        Move(
+            job_id,
+            job_type,
+            tenant,
+            queue,
+            worker,
+            attempt,
+            hop,
+            token,
+            JobState.QUEUED,
+            Trigger.WORKER_CLAIMED,
+            JobState.RUNNING,
+            at,
+        ),
     ]
 
 
@@ -69,6 +98,25 @@ def moves_of_repeat(job: Job, claim: Claim, *, worker: str, at: float) -> list[M
     state, trigger = _LAST_MOVE[claim.state]
     identity = (job.job_id, job.job_type, job.tenant, job.queue, worker, job.attempt, job.hop, claim.token)
     return [Move(*identity, state, trigger, move(state, trigger), at, None, TOLD_AGAIN)]
+
+
+def move_of_success(job: Job, *, worker: str, token: int, started_at: float, finished_at: float) -> Move:
+    """The one move that `moves_of_decision` gives for a job that completed."""
+    return Move(
+        job.job_id,
+        job.job_type,
+        job.tenant,
+        job.queue,
+        worker,
+        job.attempt,
+        job.hop,
+        token,
+        JobState.RUNNING,
+        Trigger.SUCCESS,
+        JobState.COMPLETED,
+        finished_at,
+        finished_at - started_at,
+    )
 
 
 def moves_of_decision(

@@ -101,6 +101,23 @@ class JobProducer(Protocol):
     def close(self) -> None: ...
 
 
+class ManyProducer(Protocol):
+    """Writes records of which only the ends are of interest, many at a time: acknowledged or not."""
+
+    def send_many(
+        self,
+        records: Sequence[Outgoing],
+        *,
+        on_acknowledged: Callable[[], None],
+        on_refused: Callable[[Outgoing, Exception], None],
+    ) -> None:
+        """Hand records over, as `JobProducer.send` does with one. One of the two is called for each of them, from any thread.
+
+        Never raises for a single record.
+        """
+        ...
+
+
 class RebalanceListener(Protocol):
     """Told of assignments from within `JobConsumer.poll`, on the thread that polls."""
 

@@ -30,6 +30,10 @@ __all__ = ["TRANSITIONS", "UNFINISHED", "IllegalMove", "JobState", "Trigger", "m
 
 
 class JobState(StrEnum):
+    __hash__ = (
+        str.__hash__
+    )  # an enum's own is a call into Python, and states are keys on the path of every job
+
     PENDING = "pending"
     SCHEDULED = "scheduled"
     QUEUED = "queued"
@@ -42,6 +46,8 @@ class JobState(StrEnum):
 
 
 class Trigger(StrEnum):
+    __hash__ = str.__hash__
+
     SCHEDULE = "schedule"
     ENQUEUE = "enqueue"
     TIMER_FIRED = "timer_fired"

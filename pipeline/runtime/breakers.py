@@ -31,7 +31,7 @@ from pipeline.core.clock import Clock
 from pipeline.core.decision import DeadLetter, Finish
 from pipeline.core.metrics import Metrics
 from pipeline.core.offsets import Partition
-from pipeline.core.outcome import Snoozed
+from pipeline.core.outcome import Snoozed, Succeeded
 from pipeline.core.ports import BreakerStore
 from pipeline.errors import StoreUnavailable
 from pipeline.runtime.breaker_probes import Probes
@@ -186,24 +186,41 @@ class Breakers:
 
     # --- on the settle thread
 
-    def note(self, item: Unsettled) -> None:
-        """Count the end of a run, once, before it is settled."""
-        run, decision = item.run, item.decision
-        breaker = self._breakers.get(run.delivery.job.job_type)
-        if breaker is None and not self._probes:
-            return
-        sign, dead = sign_of(run.outcome), isinstance(decision, DeadLetter)
-        ended = dead or isinstance(decision, Finish)
+    def note(self, items: Sequence[Unsettled]) -> None:
+        """Count the ends of runs, each once, before they are settled."""
         with self._lock:
-            probed = self._probes.key_of(run.delivery) if self._probes else None
-            if probed is not None:
-                circuit = self._view.circuits.get(probed, CLOSED_CIRCUIT)
-                self._probes.run_ended(probed, probe_end(circuit, sign, dead=dead))
-                self._wake.set()
-            elif breaker is not None and self._view.note(
-                key_of(breaker, run.delivery.job), sign, ended=ended, dead=dead, now=run.finished_at
-            ):
-                self._wake.set()
+            for item in items:
+                if self._breakers or self._probes:
+                    self._note(item)
+
+    def _note(self, item: Unsettled) -> None:
+        run = item.run
+        job_type = run.delivery.job.job_type
+        breaker = self._breakers.get(job_type)
+        if not self._probes:
+            if breaker is None:
+                return
+            if isinstance(run.outcome, Succeeded):  # nearly all of them
+                self._view.note_success(key_of(breaker, run.delivery.job), run.finished_at)
+                return
+        self._note_end(item, breaker)
+
+    def _note_end(self, item: Unsettled, breaker: Breaker | None) -> None:
+        run, decision = item.run, item.decision
+        sign, dead = sign_of(run.outcome), isinstance(decision, DeadLetter)
+        probed = self._probes.key_of(run.delivery) if self._probes else None
+        if probed is not None:
+            circuit = self._view.circuits.get(probed, CLOSED_CIRCUIT)
+            self._probes.run_ended(probed, probe_end(circuit, sign, dead=dead))
+            self._wake.set()
+        elif breaker is not None and self._view.note(
+            key_of(breaker, run.delivery.job),
+            sign,
+            ended=dead or isinstance(decision, Finish),
+            dead=dead,
+            now=run.finished_at,
+        ):
+            self._wake.set()
 
     # --- on its own thread
 

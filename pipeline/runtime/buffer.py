@@ -25,6 +25,7 @@ import heapq
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from pipeline.core.caps import Caps
@@ -66,7 +67,7 @@ class Load(NamedTuple):
 
 
 class Buffer:
-    """See the module. `lane_of` names the lane of a delivery; `is_retry` tells retry topics from main topics.
+    """See the module. `lane_of` names the lane of a job type; `is_retry` tells retry topics from main topics.
 
     `in_order` are the names of the job types that run in order, by key; `concurrency` is how many jobs of a type may run at
     the same time, by the names of those that have a limit.
@@ -76,7 +77,7 @@ class Buffer:
         self,
         *,
         lanes: Sequence[str],
-        lane_of: Callable[[Delivery], str],
+        lane_of: Callable[[str], str],
         is_retry: Callable[[str], bool],
         in_order: Collection[str] = (),
         concurrency: Mapping[str, int] | None = None,
@@ -86,9 +87,13 @@ class Buffer:
         self._gate: KeyGate[Partition, Delivery] = KeyGate()
         self._aside: Counter[Partition] = Counter()
         self._aside_bytes = 0
-        self._lane_of = lane_of
-        self._is_retry = is_retry
-        self._changed = threading.Condition()
+        # Asked for every record: remembered, as there are few answers.
+        self._lane_of = lru_cache(maxsize=1024)(lane_of)
+        self._is_retry = lru_cache(maxsize=1024)(is_retry)
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)  # told when there may be something to take
+        self._landed = threading.Condition(lock)  # told when something came back from its flight
+        self._news = self._waits_for_landing = False  # what a landing means to the one that waits for work
         self._tracker = OffsetTracker()
         self._ready: dict[str, deque[Delivery]] = {lane: deque() for lane in lanes}
         self._waiting: list[tuple[float, int, Delivery]] = []
@@ -151,27 +156,30 @@ class Buffer:
     def wait_landed(self, partitions: Sequence[Partition], timeout: float) -> bool:
         """Wait until nothing of these partitions is in flight; False when `timeout` seconds were not enough."""
         with self._changed:
-            return self._changed.wait_for(lambda: not any(self._flying[p] for p in partitions), timeout)
+            return self._landed.wait_for(lambda: not any(self._flying[p] for p in partitions), timeout)
 
     # --- coming in
 
     def receive(self, deliveries: Sequence[Delivery], now: float) -> int:
         """Take in what was fetched; give how many were accepted (those of unassigned partitions are not)."""
         accepted = 0
-        in_order = self._in_order
+        in_order, lane_of, is_retry = self._in_order, self._lane_of, self._is_retry
         with self._changed:
+            received, ready, count = self._tracker.received, self._ready, self._count
             for delivery in deliveries:
-                delivery.epoch = self._tracker.received(delivery.partition, delivery.record.offset)
+                partition, job_type = delivery.partition, delivery.job.job_type
+                delivery.epoch = received(partition, delivery.record.offset)
                 if not delivery.epoch:
                     continue
                 accepted += 1
-                if in_order and delivery.job.job_type in in_order and not self._enter(delivery):
+                delivery.lane, delivery.is_retry = lane_of(job_type), is_retry(partition.topic)
+                if in_order and job_type in in_order and not self._enter(delivery):
                     continue
-                self._count(delivery)
+                count(delivery)
                 if delivery.due_at > now:
                     self._wait(delivery)
                 else:
-                    self._ready[self._lane_of(delivery)].append(delivery)
+                    ready[delivery.lane].append(delivery)
             self._changed.notify_all()
         return accepted
 
@@ -200,7 +208,8 @@ class Buffer:
     ) -> bool:
         """Wait until a job of one of the lanes can be taken, or something changes; True when one is ready.
 
-        `now` is the clock's time at the call: the wait ends when the next waiting job falls due.
+        `now` is the clock's time at the call: the wait ends when the next waiting job falls due. Without any lanes it is one
+        for jobs in flight to end.
         """
         with self._changed:
             self._promote_due(now)
@@ -210,6 +219,7 @@ class Buffer:
                 return False
             if self._waiting:
                 timeout = min(timeout, self._waiting[0][0] - now)
+            self._waits_for_landing = not lanes
             self._changed.wait(max(0.0, timeout))
             return any(self._ready[lane] for lane in lanes)
 
@@ -259,7 +269,7 @@ class Buffer:
         for delivery in reversed(caps.admit()):
             delivery.placed = True
             self._set_aside(delivery, aside=False)
-            self._ready[self._lane_of(delivery)].appendleft(delivery)
+            self._ready[delivery.lane].appendleft(delivery)
 
     def run_over(self, deliveries: Iterable[Delivery]) -> None:
         """Their handlers have ended: others of their type may start, before these are settled."""
@@ -275,30 +285,43 @@ class Buffer:
             delivery = heapq.heappop(self._waiting)[2]
             if delivery.aside:
                 self._set_aside(delivery, aside=False)
-            self._ready[self._lane_of(delivery)].append(delivery)
+            self._ready[delivery.lane].append(delivery)
 
     # --- coming back
 
     def done(self, deliveries: Iterable[Delivery]) -> None:
         """These need no more work: their offsets are done, unless their assignment is over."""
         with self._changed:
+            done = self._tracker.done
             for delivery in deliveries:
                 if self._land(delivery):
                     self._uncount(delivery)
-                    self._tracker.done(delivery.partition, delivery.record.offset, delivery.epoch)
+                    done(delivery.partition, delivery.record.offset, delivery.epoch)
                     if delivery.key is not None:
                         self._let_next_go(delivery)
+            self._tell_landed()
+
+    def _tell(self) -> None:
+        self._changed.notify_all()
+        self._landed.notify_all()
+
+    def _tell_landed(self) -> None:
+        """Waking the claim thread for nothing would cost more than the landing."""
+        self._landed.notify_all()
+        if self._news or self._waits_for_landing:
+            self._news = False
             self._changed.notify_all()
 
     def _let_next_go(self, delivery: Delivery) -> None:
         following = self._gate.leave(delivery.partition, delivery.key, delivery)
         if following is None:
             return
+        self._news = True
         self._set_aside(following, aside=False)
         if following.due_at:
             self._wait(following)
         else:  # it came before what is ready
-            self._ready[self._lane_of(following)].appendleft(following)
+            self._ready[following.lane].appendleft(following)
 
     def wait_in_place(self, retries: Iterable[tuple[Delivery, int, float]]) -> None:
         """Run these again, as attempt number so-and-so, not before a time (epoch seconds); until then they hold their key."""
@@ -311,7 +334,7 @@ class Buffer:
                     self._uncount(delivery)
                     self._count(following)
                     self._wait(following)
-            self._changed.notify_all()
+            self._tell()
 
     def put_back(self, deliveries: Sequence[Delivery]) -> None:
         """No answer came to their claims: doubtful, and first in line again."""
@@ -324,8 +347,8 @@ class Buffer:
                 if not returned:
                     self._leave_place(delivery)
                 else:
-                    self._ready[self._lane_of(delivery)].appendleft(delivery)
-            self._changed.notify_all()
+                    self._ready[delivery.lane].appendleft(delivery)
+            self._tell()
 
     def hold(self, deliveries: Iterable[Delivery], until: float) -> None:
         """Look at these again at `until` (epoch seconds)."""
@@ -337,7 +360,7 @@ class Buffer:
                     if delivery.key is not None:
                         self._set_aside(delivery, aside=True)
                     self._wait(delivery)
-            self._changed.notify_all()
+            self._tell()
 
     def hand_back(self, deliveries: Iterable[Delivery]) -> None:
         """Claimed here but not run: whoever reads the records next runs them. Their offsets stay open."""
@@ -345,7 +368,7 @@ class Buffer:
             for delivery in deliveries:
                 if self._land(delivery):
                     self._uncount(delivery)
-            self._changed.notify_all()
+            self._tell()
 
     def hand_back_all(self) -> None:
         """The worker goes: nothing in flight is waited for. What comes back all the same is left alone."""
@@ -372,9 +395,13 @@ class Buffer:
             return False
         del self._in_flight[job_id]
         self._flying[delivery.partition] -= 1
-        self._leave_place(delivery)
-        for parked in self._parked.pop(job_id, ()):
-            self._ready[self._lane_of(parked)].appendleft(parked)
+        if delivery.placed:
+            self._leave_place(delivery)
+            self._news = True
+        if self._parked:
+            for parked in self._parked.pop(job_id, ()):
+                self._ready[parked.lane].appendleft(parked)
+                self._news = True
         return True
 
     # --- offsets and figures
@@ -420,22 +447,25 @@ class Buffer:
             return len(self._in_flight)
 
     def _count(self, delivery: Delivery) -> None:
-        self._add(delivery, 1)
+        if delivery.is_retry:
+            self._retries += 1
+        elif delivery.aside:
+            self._add_aside(delivery, 1)
+        else:
+            self._jobs += 1
+            self._bytes += delivery.size
 
     def _uncount(self, delivery: Delivery) -> None:
-        self._add(delivery, -1)
-
-    def _add(self, delivery: Delivery, sign: int) -> None:
-        if self._is_retry(delivery.partition.topic):
-            self._retries += sign
+        if delivery.is_retry:
+            self._retries -= 1
         elif delivery.aside:
-            self._add_aside(delivery, sign)
+            self._add_aside(delivery, -1)
         else:
-            self._jobs += sign
-            self._bytes += sign * delivery.record.size
+            self._jobs -= 1
+            self._bytes -= delivery.size
 
     def _add_aside(self, delivery: Delivery, sign: int) -> None:
-        self._aside_bytes += sign * delivery.record.size
+        self._aside_bytes += sign * delivery.size
         self._aside[delivery.partition] += sign
         if not self._aside[delivery.partition]:
             del self._aside[delivery.partition]

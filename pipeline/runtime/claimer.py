@@ -77,8 +77,8 @@ class Claimer:
         granted: list[Delivery] = []
         duplicates: list[Delivery] = []
         held: list[Delivery] = []
-        moves: list[Move] = []
-        repeats: list[Move] = []
+        moves: list[list[Move]] = []
+        repeats: list[list[Move]] = []
         now = self._clock.time()
         for delivery, claim in zip(taken, claims, strict=True):
             if claim.verdict is Verdict.CLAIMED:
@@ -89,12 +89,13 @@ class Claimer:
                 if claim.crashes is not None:
                     delivery.suspect, delivery.crashes = self._isolate, claim.crashes
                 granted.append(delivery)
-                moves.extend(moves_of_claim(delivery.job, claim, worker=self._worker_id, at=now))
+                moves.append(moves_of_claim(delivery.job, claim, worker=self._worker_id, at=now))
                 if claim.previous:
                     self._tell_rescue(delivery, claim)
             elif claim.verdict is Verdict.DUPLICATE:
                 duplicates.append(delivery)
-                repeats.extend(moves_of_repeat(delivery.job, claim, worker=self._worker_id, at=now))
+                if told := moves_of_repeat(delivery.job, claim, worker=self._worker_id, at=now):
+                    repeats.append(told)
             elif claim.due_at:
                 self._buffer.hold([delivery], max(claim.due_at, now + SOON))
             else:

@@ -26,7 +26,8 @@ class Delivery:
     `key` is set for a job that runs in order: one job of a key at a time. `aside` says that it waits behind another one of
     its key, in place for its next attempt, or for one of the places that its type is given: `placed` says that it has one.
     `let_go` and `put_off` are said of a job that was held back by a breaker:
-    it may run now, or is to come back later. `failing_since` is when the first attempt began that failed, 0 before.
+    it may run now, or is to come back later. `size` is about how many bytes it takes; `lane` and `is_retry` (it came from a retry
+    topic) are set by the buffer that receives it. `failing_since` is when the first attempt began that failed, 0 before.
     """
 
     __slots__ = (
@@ -38,8 +39,10 @@ class Delivery:
         "epoch",
         "failing_since",
         "handler",
+        "is_retry",
         "job",
         "key",
+        "lane",
         "let_go",
         "partition",
         "payload",
@@ -47,6 +50,7 @@ class Delivery:
         "problem",
         "put_off",
         "record",
+        "size",
         "suspect",
         "token",
     )
@@ -56,6 +60,9 @@ class Delivery:
         self.partition = partition
         self.job = job
         self.problem = problem
+        self.size = record.size
+        self.lane = ""
+        self.is_retry = False
         self.epoch = 0
         self.due_at = job.not_before
         self.token = 0
@@ -75,6 +82,7 @@ class Delivery:
         """The same record for another run. A new object: a handler that overran its time limit may still use this one."""
         following = Delivery(self.record, self.partition, self.job._replace(attempt=attempt), self.problem)
         following.epoch = self.epoch
+        following.lane, following.is_retry = self.lane, self.is_retry
         following.due_at = due_at
         following.suspect = self.suspect
         following.key = self.key

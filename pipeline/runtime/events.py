@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
 from pipeline.core.events import Move
-from pipeline.core.ports import Delivered, JobProducer, Outgoing
-from pipeline.errors import PipelineError
+from pipeline.core.ports import ManyProducer, Outgoing
 
 __all__ = ["EventSink"]
 
@@ -25,6 +23,24 @@ log = logging.getLogger("pipeline.events")
 MOST_AGAIN = 50_000  # events kept while Kafka is away; a worker without Kafka gets no new jobs, so it never comes to that
 
 Encode = Callable[[Sequence[Move]], bytes]
+Moves = Sequence[Move]  # of one job, in their order; at least one
+
+
+class _Period:
+    """The events sent between two seals: how many, and how many of them need no more waiting.
+
+    Counting an end takes no lock, as it happens for every job: `acknowledged` grows on the producer's thread alone, the others
+    under the lock of the sink.
+    """
+
+    __slots__ = ("acknowledged", "given_up", "sealed", "sent")
+
+    def __init__(self) -> None:
+        self.sent = self.given_up = self.acknowledged = 0
+        self.sealed = False
+
+    def complete(self) -> bool:
+        return self.sealed and self.acknowledged + self.given_up >= self.sent
 
 
 class EventSink:
@@ -33,7 +49,7 @@ class EventSink:
     def __init__(
         self,
         *,
-        producer: JobProducer,
+        producer: ManyProducer,
         topic: str,
         encode: Encode,
         write_log: Callable[[Sequence[Move]], None],
@@ -44,79 +60,85 @@ class EventSink:
         self._write_log = write_log
         self._changed = threading.Condition()
         self._open: dict[str, list[Move]] = {}  # of jobs that run
-        self._again: list[tuple[int, Outgoing]] = []  # refused by Kafka, to be sent again
-        self._period = 0
-        self._unacknowledged: Counter[int] = Counter()  # by the period in which they were sent
+        self._again: list[tuple[_Period, Outgoing]] = []  # refused by Kafka, to be sent again
+        self._period = _Period()
+        self._sealed: deque[tuple[int, _Period]] = deque()  # not known to be acknowledged, by number
+        self._number = 0
         self._lost = 0
 
-    def claimed(self, moves: Sequence[Move]) -> None:
+    def claimed(self, moves: Iterable[Moves]) -> None:
         """Moves of jobs that are running now: they wait for the end of the run, or for the next `seal`."""
         with self._changed:
-            for move in moves:
-                self._open.setdefault(move.job_id, []).append(move)
-        self._write_log(moves)
+            for each in moves:
+                self._open.setdefault(each[0].job_id, []).extend(each)
+        self._log(moves)
 
-    def settled(self, moves: Sequence[Move]) -> None:
+    def settled(self, moves: Iterable[Moves]) -> None:
         """Moves that ended runs: sent now, with those of the claim if they still wait."""
-        by_job: dict[str, list[Move]] = {}
+        told: dict[str, list[Move]] = {}
         with self._changed:
-            for move in moves:
-                if move.job_id not in by_job:
-                    by_job[move.job_id] = self._open.pop(move.job_id, [])
-                by_job[move.job_id].append(move)
+            for each in moves:
+                job_id = each[0].job_id
+                if job_id not in told:
+                    told[job_id] = self._open.pop(job_id, [])
+                told[job_id].extend(each)
             period = self._period
-        self._send(period, by_job)
-        self._write_log(moves)
+            period.sent += len(told)
+        self._send(period, told)
+        self._log(moves)
 
     def seal(self) -> int:
         """Send what still waits, and end a period; give its number for `acknowledged`."""
         with self._changed:
             waiting, self._open = self._open, {}
             again, self._again = self._again, []
-            period = self._period
-            self._period += 1
+            period, number = self._period, self._number
+            period.sent += len(waiting)
+            self._sealed.append((number, period))
+            self._period, self._number = _Period(), number + 1
         for former, record in again:
-            self._hand_over(former, record)
+            self._hand_over(former, [record])
         self._send(period, waiting)
-        return period
+        period.sealed = True
+        return number
 
-    def acknowledged(self, period: int, *, timeout: float = 0.0) -> bool:
+    def acknowledged(self, number: int, *, timeout: float = 0.0) -> bool:
         """Whether Kafka has everything of that period and those before; waits up to `timeout` seconds for it."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._oldest() > period, timeout)
+            return self._changed.wait_for(lambda: self._oldest() > number, timeout)
 
     def _oldest(self) -> int:
-        return min(self._unacknowledged, default=self._period)
+        while self._sealed and self._sealed[0][1].complete():
+            self._sealed.popleft()
+        return self._sealed[0][0] if self._sealed else self._number
 
-    def _send(self, period: int, by_job: dict[str, list[Move]]) -> None:
-        records = [
-            Outgoing(self._topic, job_id.encode(), self._encode(moves), [])
-            for job_id, moves in by_job.items()
-        ]
-        if records:
+    def _log(self, moves: Iterable[Moves]) -> None:
+        self._write_log([move for each in moves for move in each])
+
+    def _send(self, period: _Period, told: dict[str, list[Move]]) -> None:
+        topic, encode = self._topic, self._encode
+        self._hand_over(
+            period, [Outgoing(topic, job_id.encode(), encode(moves), []) for job_id, moves in told.items()]
+        )
+
+    def _hand_over(self, period: _Period, records: Sequence[Outgoing]) -> None:
+        def acknowledged() -> None:
+            period.acknowledged += 1
+            if period.sealed and period.complete():
+                self._tell()
+
+        def refused(record: Outgoing, error: Exception) -> None:
             with self._changed:
-                self._unacknowledged[period] += len(records)
-        for record in records:
-            self._hand_over(period, record)
-
-    def _hand_over(self, period: int, record: Outgoing) -> None:
-        ended = partial(self._ended, period, record)
-        try:
-            self._producer.send(record, ended)
-        except PipelineError as error:
-            ended(Delivered(None, error))
-
-    def _ended(self, period: int, record: Outgoing, delivered: Delivered) -> None:
-        with self._changed:
-            if delivered.error is not None and len(self._again) < MOST_AGAIN:
-                self._again.append((period, record))
-                return
-            self._unacknowledged[period] -= 1
-            if not self._unacknowledged[period]:
-                del self._unacknowledged[period]
+                if len(self._again) < MOST_AGAIN:
+                    self._again.append((period, record))
+                    return
+                period.given_up += 1
+                self._lost += 1
                 self._changed.notify_all()
-        if delivered.error is not None:
-            self._lost += 1
-            log.error(
-                "event given up: %s", delivered.error, extra={"action": "event_lost", "lost": self._lost}
-            )
+            log.error("event given up: %s", error, extra={"action": "event_lost", "lost": self._lost})
+
+        self._producer.send_many(records, on_acknowledged=acknowledged, on_refused=refused)
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

@@ -64,14 +64,14 @@ class SettleLoop:
         *,
         batch_max: int,
         clock: Clock,
-        on_run: Callable[[Unsettled], None] = lambda _: None,
+        on_runs: Callable[[Sequence[Unsettled]], None] = lambda _: None,
     ) -> None:
-        """`on_run`, which may be set until `run` begins, is told each run once, when it was decided."""
+        """`on_runs`, which may be set until `run` begins, is told each run once, when it was decided."""
         self._settler = settler
         self._results = results
         self._batch_max = batch_max
         self._clock = clock
-        self.on_run = on_run
+        self.on_runs = on_runs
         self._refused: list[tuple[float, int, Unsettled]] = []  # by when they are tried again
         self._sequence = 0
         self._stuck: Counter[str] = Counter()  # by job type
@@ -109,9 +109,10 @@ class SettleLoop:
         return dict(self._stuck)
 
     def _decided(self, runs: Sequence[Run]) -> list[Unsettled]:
+        if not runs:
+            return []
         decided = [self._settler.decide(run) for run in runs]
-        for item in decided:
-            self.on_run(item)
+        self.on_runs(decided)
         return decided
 
     def _patience(self) -> float:

@@ -13,10 +13,10 @@ from math import inf
 from pipeline.core.backoff import Backoff, Random, RetryPolicy
 from pipeline.core.claims import Settled, Settlement
 from pipeline.core.clock import Clock
-from pipeline.core.decision import DeadLetter, Decision, Finish, LetGo, RunLater, decide
-from pipeline.core.events import Move, moves_of_decision
+from pipeline.core.decision import COMPLETED, DeadLetter, Decision, Finish, LetGo, RunLater, decide
+from pipeline.core.events import Move, move_of_success, moves_of_decision
 from pipeline.core.metrics import Metrics
-from pipeline.core.outcome import Crashed, Failed
+from pipeline.core.outcome import Crashed, Failed, Succeeded
 from pipeline.core.ports import JobProducer, JobStore, Outgoing, Parking
 from pipeline.core.state import JobState
 from pipeline.core.topics import TopicNames
@@ -37,7 +37,18 @@ _FREELY = Settled(True, 0)
 
 def settlement(run: Run, decision: Finish | RunLater | DeadLetter) -> Settlement:
     """What is written to the store for a run."""
-    job = run.delivery.job
+    delivery = run.delivery
+    job = delivery.job
+    if decision is COMPLETED:
+        return Settlement(
+            job.job_id,
+            delivery.token,
+            JobState.COMPLETED,
+            job.attempt,
+            job.hop,
+            run.started_at,
+            run.finished_at,
+        )
     return Settlement(
         job_id=job.job_id,
         token=run.delivery.token,
@@ -52,6 +63,11 @@ def settlement(run: Run, decision: Finish | RunLater | DeadLetter) -> Settlement
         failure=None if isinstance(decision, Finish) else decision.failure,
         crashed=isinstance(run.outcome, Crashed),
     )
+
+
+def _settlement_of(item: Unsettled, decision: Finish | RunLater | DeadLetter) -> Settlement:
+    write = settlement(item.run, decision)
+    return write if item.letter is None else write._replace(letter=letter_facts(item))
 
 
 class Settler:
@@ -103,6 +119,8 @@ class Settler:
 
     def decide(self, run: Run) -> Unsettled:
         """Decide once what follows from a run; the decision stays the same however often settling is tried."""
+        if isinstance(run.outcome, Succeeded):  # nearly all of them
+            return Unsettled(run, COMPLETED, None)
         delivery, job = run.delivery, run.delivery.job
         policy = self._policy_of(job.job_type) or _UNDECLARED
         if isinstance(run.outcome, Failed | Crashed) and not delivery.failing_since:
@@ -137,15 +155,18 @@ class Settler:
         A run whose next record is on its way is neither: `next_records.arrived` gives it when that has ended.
         """
         ready, stuck = self._publish_next(batch)
-        writes = [
-            (item, settlement(item.run, item.decision)._replace(letter=letter_facts(item)))
-            for item in ready
-            if not isinstance(item.decision, LetGo)
-        ]
+        settled: list[Unsettled] = []
+        writes: list[Settlement] = []
+        let_go: list[Unsettled] = []
+        for item in ready:
+            if isinstance(item.decision, LetGo):
+                let_go.append(item)
+            else:
+                settled.append(item)
+                writes.append(_settlement_of(item, item.decision))
         if writes:
-            results = self._write([write for _, write in writes])
-            self._finish([item for item, _ in writes], results)
-        self._let_go([item for item in ready if isinstance(item.decision, LetGo)])
+            self._finish(settled, self._write(writes))
+        self._let_go(let_go)
         return stuck
 
     def _write(self, settlements: Sequence[Settlement]) -> Sequence[Settled]:
@@ -161,20 +182,45 @@ class Settler:
         return self.next_records.write(batch)
 
     def _finish(self, items: Sequence[Unsettled], results: Sequence[Settled]) -> None:
-        accepted: list[Unsettled] = []
+        completed: list[Unsettled] = []
+        others: list[Unsettled] = []
         refused: list[Unsettled] = []
-        moves: list[Move] = []
         for item, settled in zip(items, results, strict=True):
             if settled.accepted:
-                accepted.append(item)
-                moves.extend(self._moves(item))
+                (completed if item.decision is COMPLETED else others).append(item)
             else:
                 refused.append(item)
                 self._log_refused(item, settled)
+        moves = [[self._success(item.run)] for item in completed]
+        moves += [self._moves(item) for item in others]
         self._events.settled(moves)
-        self._count(accepted)
-        self._give_back(accepted)
+        self._count_completed(completed)
+        self._count(others)
+        self._buffer.done([item.run.delivery for item in completed])
+        self._give_back(others)
         self._let_go(refused)
+
+    def _success(self, run: Run) -> Move:
+        delivery = run.delivery
+        return move_of_success(
+            delivery.job,
+            worker=self._worker_id,
+            token=delivery.token,
+            started_at=run.started_at,
+            finished_at=run.finished_at,
+        )
+
+    def _count_completed(self, items: Sequence[Unsettled]) -> None:
+        groups: dict[tuple[str, str], list[float]] = {}
+        for item in items:
+            run = item.run
+            job = run.delivery.job
+            groups.setdefault((job.job_type, job.queue), []).append(
+                max(0.0, run.finished_at - run.started_at)
+            )
+        for (job_type, queue), seconds in groups.items():
+            self._metrics.observe_processing(job_type, queue, seconds, outcome=JobState.COMPLETED.value)
+            self._metrics.completed(job_type, queue, len(seconds))
 
     def _give_back(self, items: Sequence[Unsettled]) -> None:
         done: list[Delivery] = []
@@ -185,7 +231,8 @@ class Settler:
                 again.append((item.run.delivery, decision.attempt, decision.due_at))
             else:
                 done.append(item.run.delivery)
-        self._buffer.done(done)
+        if done:
+            self._buffer.done(done)
         if again:
             self._buffer.wait_in_place(again)
 
@@ -228,9 +275,7 @@ class Settler:
 
     def _count_ends(self, job_type: str, queue: str, state: JobState, why: str, *, n: int) -> None:
         metrics = self._metrics
-        if state is JobState.COMPLETED:
-            metrics.completed(job_type, queue, n)
-        elif state is JobState.CANCELLED:
+        if state is JobState.CANCELLED:
             metrics.cancelled(job_type, queue, n)
         elif state is JobState.DEAD:
             metrics.failed(job_type, queue, n)

@@ -95,6 +95,6 @@ class ShelvingBuffer(Buffer):
     def _made_ready(self, deliveries: list[Delivery]) -> list[Delivery]:
         for delivery in deliveries:
             self._set_aside(delivery, aside=False)
-            self._ready[self._lane_of(delivery)].append(delivery)
+            self._ready[delivery.lane].append(delivery)
         self._changed.notify_all()
         return deliveries

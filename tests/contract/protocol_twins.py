@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
 from pipeline.adapters.memory_broker import MemoryJobConsumer
@@ -110,6 +111,24 @@ class ShakyProducer:
         on_the_way, self._on_the_way = self._on_the_way, []
         for record, on_delivery in on_the_way:
             self._inner.send(record, on_delivery)
+
+    def send_many(
+        self,
+        records: Sequence[Outgoing],
+        *,
+        on_acknowledged: Callable[[], None],
+        on_refused: Callable[[Outgoing, Exception], None],
+    ) -> None:
+        """Events."""
+
+        def end(record: Outgoing, delivered: Delivered) -> None:
+            if delivered.error is None:
+                on_acknowledged()
+            else:
+                on_refused(record, delivered.error)
+
+        for record in records:
+            self.send(record, partial(end, record))
 
     def send_all(self, records: Sequence[Outgoing]) -> list[Delivered]:
         return [self._write(record, self._faults.pop("write", "")) for record in records]

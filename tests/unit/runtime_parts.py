@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -92,7 +92,7 @@ def new_buffer(*partitions: Partition) -> Buffer:
     """A buffer with these partitions assigned; jobs of the type `async.*` go to the asyncio lane."""
     buffer = Buffer(
         lanes=LANES,
-        lane_of=lambda delivery: LANES[delivery.job.job_type.startswith("async.")],
+        lane_of=lambda job_type: LANES[job_type.startswith("async.")],
         is_retry=lambda topic: ".retry." in topic,
     )
     buffer.assign(partitions or (Partition(MAIN, 0),))
@@ -206,12 +206,13 @@ class NoEvents(EventSink):
         self.moves: list[Move] = []
         self._journal = journal or Journal()
 
-    def claimed(self, moves: Sequence[Move]) -> None:
-        self.moves.extend(moves)
+    def claimed(self, moves: Iterable[Sequence[Move]]) -> None:
+        self.moves.extend(move for each in moves for move in each)
 
-    def settled(self, moves: Sequence[Move]) -> None:
-        self._journal.add("events", len(moves))
-        self.moves.extend(moves)
+    def settled(self, moves: Iterable[Sequence[Move]]) -> None:
+        told = [move for each in moves for move in each]
+        self._journal.add("events", len(told))
+        self.moves.extend(told)
 
     def flush(self) -> None:
         self._journal.add("flush")

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from pipeline.core.events import Move
-from pipeline.core.job import Source
-from pipeline.core.ports import Delivered, Outgoing
+from pipeline.core.ports import Outgoing
 from pipeline.core.state import JobState, Trigger
 from pipeline.errors import PublishFailed
 from pipeline.runtime import events as module
@@ -19,31 +18,32 @@ class LateProducer:
     """Keeps what it is given until it is told how each write ended."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[Outgoing, Callable[[Delivered], None]]] = []
+        self.sent: list[tuple[Outgoing, Callable[[], None], Callable[[Outgoing, Exception], None]]] = []
         self.full = False
 
-    def send(self, record: Outgoing, on_delivery: Callable[[Delivered], None] | None = None) -> None:
-        if self.full:
-            raise PublishFailed("the local buffer is full")
-        assert on_delivery is not None
-        self.sent.append((record, on_delivery))
-
-    def send_all(self, records: Sequence[Outgoing]) -> list[Delivered]:
-        raise NotImplementedError
-
-    def flush(self, timeout: float) -> int:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
+    def send_many(
+        self,
+        records: Sequence[Outgoing],
+        *,
+        on_acknowledged: Callable[[], None],
+        on_refused: Callable[[Outgoing, Exception], None],
+    ) -> None:
+        for record in records:
+            if self.full:
+                on_refused(record, PublishFailed("the local buffer is full"))
+            else:
+                self.sent.append((record, on_acknowledged, on_refused))
 
     def end(self, error: Exception | None = None) -> None:
         """End the oldest write."""
-        record, on_delivery = self.sent.pop(0)
-        on_delivery(Delivered(None if error else Source(record.topic, 0, 0), error))
+        record, on_acknowledged, on_refused = self.sent.pop(0)
+        if error is None:
+            on_acknowledged()
+        else:
+            on_refused(record, error)
 
     def values(self) -> list[tuple[bytes | None, bytes | None]]:
-        return [(record.key, record.value) for record, _ in self.sent]
+        return [(record.key, record.value) for record, _, _ in self.sent]
 
 
 class Bench:
@@ -73,25 +73,25 @@ RUNNING, DONE = JobState.RUNNING, JobState.COMPLETED
 
 
 def test_the_moves_of_a_job_that_is_soon_done_travel_in_one_record(bench: Bench) -> None:
-    bench.sink.claimed([moved("a", RUNNING), moved("b", RUNNING)])
+    bench.sink.claimed([[moved("a", RUNNING)], [moved("b", RUNNING)]])
     assert bench.producer.sent == []
-    bench.sink.settled([moved("a", DONE)])
+    bench.sink.settled([[moved("a", DONE)]])
     assert bench.producer.values() == [(b"a", b"running completed")]
     assert len(bench.logged) == 3, "the log is told at once"
 
 
 def test_what_runs_for_longer_is_told_when_a_period_is_sealed(bench: Bench) -> None:
-    bench.sink.claimed([moved("a", RUNNING)])
+    bench.sink.claimed([[moved("a", RUNNING)]])
     bench.sink.seal()
     assert bench.producer.values() == [(b"a", b"running")]
-    bench.sink.settled([moved("a", DONE)])
+    bench.sink.settled([[moved("a", DONE)]])
     assert bench.producer.values()[1:] == [(b"a", b"completed")]
 
 
 def test_a_period_is_acknowledged_when_everything_of_it_and_before_is(bench: Bench) -> None:
-    bench.sink.settled([moved("a", DONE)])
+    bench.sink.settled([[moved("a", DONE)]])
     first = bench.sink.seal()
-    bench.sink.settled([moved("b", DONE)])
+    bench.sink.settled([[moved("b", DONE)]])
     second = bench.sink.seal()
     assert not bench.sink.acknowledged(first)
     bench.producer.sent.reverse()
@@ -109,7 +109,7 @@ def test_an_empty_period_is_acknowledged_at_once(bench: Bench) -> None:
 @pytest.mark.parametrize("how", ["refused", "full"])
 def test_what_was_refused_is_sent_again_and_not_acknowledged_before(bench: Bench, how: str) -> None:
     bench.producer.full = how == "full"
-    bench.sink.settled([moved("a", DONE)])
+    bench.sink.settled([[moved("a", DONE)]])
     bench.producer.full = False
     if how == "refused":
         bench.producer.end(PublishFailed("no"))
@@ -124,7 +124,7 @@ def test_an_outage_without_end_gives_events_up_rather_than_memory(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_AGAIN", 2)
-    bench.sink.settled([moved(name, DONE) for name in "abcd"])
+    bench.sink.settled([[moved(name, DONE)] for name in "abcd"])
     period = bench.sink.seal()
     for _ in range(4):
         bench.producer.end(PublishFailed("no"))

@@ -65,13 +65,13 @@ class Bench:
             held_recheck=1.0,
             on_arrival=self.results.wake,
         )
-        self.loop = SettleLoop(settler, self.results, batch_max=10, clock=clock, on_run=self._note)
+        self.loop = SettleLoop(settler, self.results, batch_max=10, clock=clock, on_runs=self._note)
         self.thread = threading.Thread(target=self.loop.run, daemon=True)
         self.thread.start()
         self._offset = 0
 
-    def _note(self, _item: object) -> None:
-        self.decided += 1
+    def _note(self, items: Sequence[object]) -> None:
+        self.decided += len(items)
 
     def end(self, *outcomes: Outcome, job_type: str = "email.send") -> list[Delivery]:
         """Runs that were claimed here and ended so."""

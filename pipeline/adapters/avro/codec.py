@@ -9,7 +9,7 @@ from io import BytesIO
 from typing import Any, NoReturn
 
 from fastavro import schemaless_writer
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from pipeline.adapters.avro.catalog import SchemaCatalog, SchemaVersion
 from pipeline.adapters.avro.framing import FRAME_SIZES, HEADER_SIZE, frame_of, header_of, registry_prefix
@@ -69,7 +69,7 @@ class AvroCodec:
             header=header_of(newest.fingerprint),
             writing=writing_form(newest),
             prepare=match_model(model, newest),
-            validate=model.model_validate,
+            validate=TypeAdapter(model).validator.validate_python,
             upcasting=upcasting,
             readers={
                 header_of(fingerprint): upcasting.reader(writer, start=HEADER_SIZE)

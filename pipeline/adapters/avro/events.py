@@ -27,7 +27,7 @@ _SCHEMA: dict[str, Any] = json.loads(Path(__file__).with_name("event.avsc").read
 _PARSED = fastavro.parse_schema(_SCHEMA)
 _FINGERPRINT = bytes.fromhex(fingerprint(to_parsing_canonical_form(_SCHEMA), "CRC-64-AVRO"))
 _HEADER = header_of(_FINGERPRINT)
-_DOUBLE = struct.Struct("<d")
+_pack_double = struct.Struct("<d").pack
 
 
 def encode_event(moves: Sequence[Move]) -> bytes:
@@ -42,10 +42,12 @@ def encode_event(moves: Sequence[Move]) -> bytes:
         _long(len(moves)),
     ]
     for _, _, _, _, _, _, _, _, previous, trigger, state, at, duration, reason, error_class in moves:
-        parts.append(_step(previous, trigger, state))
-        parts.append(_micros(int(at * 1_000_000)))
-        parts.append(b"\x00" if duration is None else b"\x02" + _DOUBLE.pack(duration))
-        parts.append(_text(reason) + _text(error_class) if reason or error_class else b"\x00\x00")
+        parts += (
+            _step(previous, trigger, state),
+            _micros(int(at * 1_000_000)),
+            b"\x00" if duration is None else b"\x02" + _pack_double(duration),
+            _text(reason) + _text(error_class) if reason or error_class else b"\x00\x00",
+        )
     parts.append(b"\x00")  # the end of the array
     return b"".join(parts)
 
@@ -64,7 +66,7 @@ def decode_event(data: bytes) -> dict[str, Any]:
 
 def _text(value: str) -> bytes:
     raw = value.encode()
-    return _long(len(raw)) + raw
+    return (_LAST[len(raw) << 1] if len(raw) < 0x40 else _long(len(raw))) + raw
 
 
 # What comes again and again is put together once.

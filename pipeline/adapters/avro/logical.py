@@ -17,7 +17,14 @@ from fastavro.read import LOGICAL_READERS
 from pipeline.adapters.avro.parsing import ParsedSchema, parse_record
 from pipeline.adapters.avro.tree import Schema, counterparts, describe_type
 
-__all__ = ["MAX_PRECISION", "disagreement", "logical_type", "reading_form", "writing_form"]
+__all__ = [
+    "MAX_PRECISION",
+    "disagreement",
+    "logical_type",
+    "model_form",
+    "reading_form",
+    "writing_form",
+]
 
 MAX_PRECISION = 1000
 _PLAIN = {
@@ -43,6 +50,12 @@ def logical_type(schema: Schema) -> str | None:
 def reading_form(schema: ParsedSchema) -> dict[str, Any]:
     """The schema to decode with: the same bytes, and only logical types that are safe."""
     form, _ = parse_record(_map_logical(json.loads(schema.text), _for_reading))
+    return form
+
+
+def model_form(schema: ParsedSchema) -> dict[str, Any]:
+    """The schema to decode with for a payload model: as `reading_form`, but a uuid stays text, which the model takes at less cost."""
+    form, _ = parse_record(_map_logical(json.loads(schema.text), _for_model))
     return form
 
 
@@ -94,6 +107,11 @@ def _map_logical(node: Schema, change: Callable[[Mapping[str, Any]], str]) -> Sc
 def _for_reading(node: Mapping[str, Any]) -> str:
     honoured = logical_type(dict(node))
     return _BOUNDED_DECIMAL if honoured == "decimal" else honoured or "none"
+
+
+def _for_model(node: Mapping[str, Any]) -> str:
+    honoured = _for_reading(node)
+    return "none" if honoured == "uuid" else honoured
 
 
 def _for_writing(node: Mapping[str, Any]) -> str:

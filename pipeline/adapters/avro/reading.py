@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from fastavro import schemaless_reader, schemaless_writer
 
 from pipeline.adapters.avro.catalog import SchemaVersion
+from pipeline.adapters.avro.logical import model_form
 from pipeline.adapters.avro.writers import Writer
 from pipeline.core.job_type import Upcaster
 from pipeline.errors import PayloadError, SchemaError
@@ -23,13 +24,15 @@ Lift = Callable[[Any], Any]
 class Reader:
     """How payloads of one writer schema are decoded, from position `start` on.
 
-    `target` is None when writer and reader are the same; `lift` brings what an old version said to the newest.
+    `target` is None when writer and reader are the same; `lift` brings what an old version said to the newest. `form` is the
+    schema to decode with, the writer's reading form by default.
     """
 
     writer: Writer
     target: dict[str, Any] | None
     start: int
     lift: Lift | None = None
+    form: dict[str, Any] | None = None
 
 
 def read(job_type: str, data: bytes, reader: Reader) -> Any:
@@ -39,7 +42,7 @@ def read(job_type: str, data: bytes, reader: Reader) -> Any:
     buffer = BytesIO(data + b"\x00")
     buffer.seek(reader.start)
     try:
-        values = schemaless_reader(buffer, reader.writer.reading, reader.target)
+        values = schemaless_reader(buffer, reader.form or reader.writer.reading, reader.target)
     except Exception as error:  # noqa: BLE001 - fastavro raises anything on bad bytes
         reason = "they end too early" if isinstance(error, EOFError) else type(error).__name__
         _refuse(job_type, data, reader, reason)
@@ -81,6 +84,8 @@ class Upcasting:
         version = writer.parsed.version if isinstance(writer.parsed, SchemaVersion) else self._newest
         steps = [step for step in sorted(self._upcasters) if step >= version]
         first = self._writers[steps[0] if steps else self._newest]
+        if writer is first and not steps:
+            return Reader(writer, None, start, form=model_form(writer.parsed))
         target = None if writer is first else first.reading
         return Reader(writer, target, start, self._lift(steps) if steps else None)
 

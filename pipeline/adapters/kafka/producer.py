@@ -92,6 +92,35 @@ class KafkaJobProducer:
             self._wait(batch.is_complete, self._longest)
         return batch.finished()
 
+    def send_many(
+        self,
+        records: Sequence[Outgoing],
+        *,
+        on_acknowledged: Callable[[], None],
+        on_refused: Callable[[Outgoing, Exception], None],
+    ) -> None:
+        """See `ManyProducer.send_many`. One callback serves them all: this is on the path of every job."""
+
+        def end(record: Outgoing, delivered: Delivered) -> None:
+            if delivered.error is None:
+                on_acknowledged()
+            else:
+                on_refused(record, delivered.error)
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                self._ended += 1
+                on_acknowledged()
+            else:
+                record = _sent(message)
+                self._reported(record, partial(end, record), error, message)
+
+        for record in records:
+            try:
+                self._start(record, report, self._buffer_timeout)
+            except (PayloadTooLarge, PublishFailed) as refusal:
+                on_refused(record, refusal)
+
     def flush(self, timeout: float) -> int:
         """See `JobProducer.flush`."""
         with self._changed:
@@ -126,10 +155,9 @@ class KafkaJobProducer:
 
     def _check_size(self, record: Outgoing) -> None:
         _, key, value, headers = record
-        size = _RECORD_OVERHEAD + _HEADER_OVERHEAD * len(headers)
-        size += len(key or b"") + len(value or b"")
+        size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
         for name, content in headers:
-            size += len(name) + len(content or b"")
+            size += _HEADER_OVERHEAD + len(name) + len(content or b"")
         if size > self._max_bytes:
             raise PayloadTooLarge(
                 f"the record for topic {record.topic} has {size} bytes; allowed: at most {self._max_bytes}"
@@ -256,6 +284,11 @@ class KafkaJobProducer:
 def _produce(producer: Producer, record: Outgoing, report: Report) -> None:
     topic, key, value, headers = record
     producer.produce(topic, value, key, headers=headers, on_delivery=report)  # type: ignore[arg-type]  # list is invariant
+
+
+def _sent(message: Message) -> Outgoing:
+    """The record again that a report tells of."""
+    return Outgoing(message.topic() or "", message.key(), message.value(), list(message.headers() or []))  # type: ignore[arg-type]
 
 
 def _delivered(record: Outgoing, message: Message) -> Delivered:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from operator import methodcaller
-from typing import cast
 
 from confluent_kafka import Message
 
@@ -30,10 +29,10 @@ def to_record(message: Message) -> Record:
         headers = [(UNREADABLE_HEADERS, b"")]
     return Record(
         message.topic() or "",
-        cast("int", message.partition()),
-        cast("int", message.offset()),
+        message.partition(),  # type: ignore[arg-type]  # a message that was fetched has it all
+        message.offset(),  # type: ignore[arg-type]
         message.key(),
         message.value(),
-        cast("list[tuple[str, bytes | None]]", headers) if headers else [],
+        headers or [],
         millis / 1000 if millis > 0 else 0.0,
     )

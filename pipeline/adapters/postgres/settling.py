@@ -71,7 +71,7 @@ def _settle_distinct(connection: Connection, worker: str, settlements: Sequence[
     if not settlements:
         return []
     ordered = sorted(settlements, key=itemgetter(0))
-    only_completed = {settlement[2] for settlement in ordered} == {JobState.COMPLETED}
+    only_completed = all(settlement[2] is JobState.COMPLETED for settlement in ordered)
     query, arrays = (_COMPLETED, _arrays(ordered)) if only_completed else (_ANY, _all_arrays(ordered))
     moved = connection.execute(query, {"worker": worker, **arrays}, prepare=True, binary=True).fetchall()
     if len(moved) == len(settlements):
