@@ -15,7 +15,7 @@ from pipeline.adapters.memory_log import MemoryLogs
 from pipeline.core.clock import Clock
 from pipeline.core.job import Record
 from pipeline.core.offsets import Partition
-from pipeline.core.ports import Delivered, Outgoing
+from pipeline.core.ports import Delivered, KeyedValue, Outgoing
 from pipeline.errors import PayloadTooLarge, PipelineError, PublishFailed
 
 __all__ = ["MemoryBroker", "MemoryJobConsumer", "MemoryJobProducer"]
@@ -114,13 +114,15 @@ class MemoryJobProducer:
 
     def send_many(
         self,
-        records: Sequence[Outgoing],
+        topic: str,
+        records: Sequence[KeyedValue],
         *,
         on_acknowledged: Callable[[], None],
-        on_refused: Callable[[Outgoing, Exception], None],
+        on_refused: Callable[[KeyedValue, Exception], None],
     ) -> None:
         """See `ManyProducer.send_many`."""
-        for record, delivered in zip(records, self.send_all(records), strict=True):
+        ends = self.send_all([Outgoing(topic, key, value, []) for key, value in records])
+        for record, delivered in zip(records, ends, strict=True):
             if delivered.error is None:
                 on_acknowledged()
             else:

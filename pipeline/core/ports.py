@@ -101,17 +101,21 @@ class JobProducer(Protocol):
     def close(self) -> None: ...
 
 
+KeyedValue = tuple[bytes, bytes]
+
+
 class ManyProducer(Protocol):
-    """Writes records of which only the ends are of interest, many at a time: acknowledged or not."""
+    """Writes many small records at a time, of which only the ends are of interest."""
 
     def send_many(
         self,
-        records: Sequence[Outgoing],
+        topic: str,
+        records: Sequence[KeyedValue],
         *,
         on_acknowledged: Callable[[], None],
-        on_refused: Callable[[Outgoing, Exception], None],
+        on_refused: Callable[[KeyedValue, Exception], None],
     ) -> None:
-        """Hand records over, as `JobProducer.send` does with one. One of the two is called for each of them, from any thread.
+        """Hand records over, as `JobProducer.send` does with one. One of the two is called for each, from any thread.
 
         Never raises for a single record.
         """

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from pipeline.core.events import Move
-from pipeline.core.ports import ManyProducer, Outgoing
+from pipeline.core.ports import KeyedValue, ManyProducer
 
 __all__ = ["EventSink"]
 
@@ -60,7 +60,7 @@ class EventSink:
         self._write_log = write_log
         self._changed = threading.Condition()
         self._open: dict[str, list[Move]] = {}  # of jobs that run
-        self._again: list[tuple[_Period, Outgoing]] = []  # refused by Kafka, to be sent again
+        self._again: list[tuple[_Period, KeyedValue]] = []  # refused by Kafka, to be sent again
         self._period = _Period()
         self._sealed: deque[tuple[int, _Period]] = deque()  # not known to be acknowledged, by number
         self._number = 0
@@ -116,18 +116,16 @@ class EventSink:
         self._write_log([move for each in moves for move in each])
 
     def _send(self, period: _Period, told: dict[str, list[Move]]) -> None:
-        topic, encode = self._topic, self._encode
-        self._hand_over(
-            period, [Outgoing(topic, job_id.encode(), encode(moves), []) for job_id, moves in told.items()]
-        )
+        encode = self._encode
+        self._hand_over(period, [(job_id.encode(), encode(moves)) for job_id, moves in told.items()])
 
-    def _hand_over(self, period: _Period, records: Sequence[Outgoing]) -> None:
+    def _hand_over(self, period: _Period, records: Sequence[KeyedValue]) -> None:
         def acknowledged() -> None:
             period.acknowledged += 1
             if period.sealed and period.complete():
                 self._tell()
 
-        def refused(record: Outgoing, error: Exception) -> None:
+        def refused(record: KeyedValue, error: Exception) -> None:
             with self._changed:
                 if len(self._again) < MOST_AGAIN:
                     self._again.append((period, record))
@@ -137,7 +135,8 @@ class EventSink:
                 self._changed.notify_all()
             log.error("event given up: %s", error, extra={"action": "event_lost", "lost": self._lost})
 
-        self._producer.send_many(records, on_acknowledged=acknowledged, on_refused=refused)
+        if records:
+            self._producer.send_many(self._topic, records, on_acknowledged=acknowledged, on_refused=refused)
 
     def _tell(self) -> None:
         with self._changed:

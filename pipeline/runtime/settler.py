@@ -182,22 +182,20 @@ class Settler:
         return self.next_records.write(batch)
 
     def _finish(self, items: Sequence[Unsettled], results: Sequence[Settled]) -> None:
-        completed: list[Unsettled] = []
-        others: list[Unsettled] = []
+        accepted: list[Unsettled] = []
         refused: list[Unsettled] = []
         for item, settled in zip(items, results, strict=True):
             if settled.accepted:
-                (completed if item.decision is COMPLETED else others).append(item)
+                accepted.append(item)
             else:
                 refused.append(item)
                 self._log_refused(item, settled)
-        moves = [[self._success(item.run)] for item in completed]
-        moves += [self._moves(item) for item in others]
-        self._events.settled(moves)
-        self._count_completed(completed)
-        self._count(others)
-        self._buffer.done([item.run.delivery for item in completed])
-        self._give_back(others)
+        self._events.settled(
+            [[self._success(i.run)] if i.decision is COMPLETED else self._moves(i) for i in accepted]
+        )
+        self._count_completed([item for item in accepted if item.decision is COMPLETED])
+        self._count([item for item in accepted if item.decision is not COMPLETED])
+        self._give_back(accepted)
         self._let_go(refused)
 
     def _success(self, run: Run) -> Move:
@@ -227,7 +225,7 @@ class Settler:
         again: list[tuple[Delivery, int, float]] = []
         for item in items:
             decision = item.decision
-            if isinstance(decision, RunLater) and decision.in_place:
+            if decision is not COMPLETED and isinstance(decision, RunLater) and decision.in_place:
                 again.append((item.run.delivery, decision.attempt, decision.due_at))
             else:
                 done.append(item.run.delivery)

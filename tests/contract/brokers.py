@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from pipeline.adapters.kafka.admin import KafkaAdmin
 from pipeline.adapters.kafka.config import admin_config, consumer_config, producer_config
@@ -15,10 +16,14 @@ from pipeline.adapters.memory_broker import MemoryBroker
 from pipeline.core.clock import SystemClock
 from pipeline.core.job import Record
 from pipeline.core.offsets import Partition
-from pipeline.core.ports import JobConsumer, JobProducer, Outgoing
+from pipeline.core.ports import JobConsumer, JobProducer, ManyProducer, Outgoing
 from pipeline.core.topics import TopicSpec
 
 LIMIT = 10_000  # bytes in a record
+
+
+class AnyProducer(JobProducer, ManyProducer, Protocol):
+    """What the producers of an adapter can do."""
 
 
 class Member:
@@ -64,12 +69,12 @@ class Broker:
     def __init__(self) -> None:
         self.group = f"g{uuid.uuid4().hex[:12]}"
         self.members: list[Member] = []
-        self.producers: list[JobProducer] = []
+        self.producers: list[AnyProducer] = []
 
     def topic(self, partitions: int = 1) -> str:
         raise NotImplementedError
 
-    def new_producer(self) -> JobProducer:
+    def new_producer(self) -> AnyProducer:
         raise NotImplementedError
 
     def new_consumer(self) -> JobConsumer:
@@ -82,7 +87,7 @@ class Broker:
         """Let the session of `member` end without its knowing, and `to` take over all it owned."""
         raise NotImplementedError
 
-    def producer(self) -> JobProducer:
+    def producer(self) -> AnyProducer:
         self.producers.append(self.new_producer())
         return self.producers[-1]
 
@@ -117,7 +122,7 @@ class InMemory(Broker):
         self._broker.create_topic(name, partitions)
         return name
 
-    def new_producer(self) -> JobProducer:
+    def new_producer(self) -> AnyProducer:
         return self._broker.producer()
 
     def new_consumer(self) -> JobConsumer:
@@ -147,7 +152,7 @@ class Real(Broker):
         self._topics.append(name)
         return name
 
-    def new_producer(self) -> JobProducer:
+    def new_producer(self) -> AnyProducer:
         config = producer_config(self._bootstrap, linger_ms=0, compression="none")
         return KafkaJobProducer(config, max_message_bytes=LIMIT)
 

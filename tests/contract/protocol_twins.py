@@ -10,7 +10,15 @@ from pipeline.adapters.memory_broker import MemoryJobConsumer
 from pipeline.core.claims import Claim, ClaimRequest, Settled, Settlement, Verdict
 from pipeline.core.job import Record
 from pipeline.core.offsets import Partition
-from pipeline.core.ports import Delivered, JobProducer, JobStore, Outgoing, RebalanceListener, WorkerInfo
+from pipeline.core.ports import (
+    Delivered,
+    JobProducer,
+    JobStore,
+    KeyedValue,
+    Outgoing,
+    RebalanceListener,
+    WorkerInfo,
+)
 from pipeline.core.story import JobStory
 from pipeline.errors import PublishFailed, PublishUnknown, StoreUnavailable
 from pipeline.runtime.events import EventSink
@@ -114,21 +122,22 @@ class ShakyProducer:
 
     def send_many(
         self,
-        records: Sequence[Outgoing],
+        topic: str,
+        records: Sequence[KeyedValue],
         *,
         on_acknowledged: Callable[[], None],
-        on_refused: Callable[[Outgoing, Exception], None],
+        on_refused: Callable[[KeyedValue, Exception], None],
     ) -> None:
         """Events."""
 
-        def end(record: Outgoing, delivered: Delivered) -> None:
+        def end(record: KeyedValue, delivered: Delivered) -> None:
             if delivered.error is None:
                 on_acknowledged()
             else:
                 on_refused(record, delivered.error)
 
         for record in records:
-            self.send(record, partial(end, record))
+            self.send(Outgoing(topic, *record, []), partial(end, record))
 
     def send_all(self, records: Sequence[Outgoing]) -> list[Delivered]:
         return [self._write(record, self._faults.pop("write", "")) for record in records]

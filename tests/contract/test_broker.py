@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from pipeline.core.offsets import Partition
 from pipeline.core.partitioner import partition_of
-from pipeline.core.ports import Delivered, Outgoing
+from pipeline.core.ports import Delivered, KeyedValue, Outgoing
 from pipeline.errors import PayloadTooLarge, PublishFailed, TopicsMissing
 from tests.contract.brokers import LIMIT, Broker, InMemory, Real, opened, outgoing, rest, until
 
@@ -104,6 +104,65 @@ def test_writing_to_a_missing_topic_fails_and_names_it(broker: Broker) -> None:
     assert type(bad.error) is PublishFailed
     assert "missing-topic" in str(bad.error)
     assert "pipeline topics apply" in str(bad.error)
+
+
+class Ends:
+    """How the records of a `send_many` ended."""
+
+    def __init__(self) -> None:
+        self.acknowledged = 0
+        self.refused: list[tuple[KeyedValue, Exception]] = []
+
+    def acknowledge(self) -> None:
+        self.acknowledged += 1
+
+    def refuse(self, record: KeyedValue, error: Exception) -> None:
+        self.refused.append((record, error))
+
+
+def send_many(broker: Broker, topic: str, records: Sequence[KeyedValue]) -> Ends:
+    producer, ends = broker.producer(), Ends()
+    producer.send_many(topic, records, on_acknowledged=ends.acknowledge, on_refused=ends.refuse)
+    assert producer.flush(30) == 0
+    return ends
+
+
+def test_many_records_at_once_lie_where_single_ones_would(broker: Broker) -> None:
+    topic = broker.topic(7)
+    records = [(b"key %d" % number, b"%d" % number) for number in range(300)]
+    ends = send_many(broker, topic, records)
+    assert (ends.acknowledged, ends.refused) == (300, [])
+    member = broker.member(topic)
+    until(lambda: len(member.records) == len(records), member)
+    assert {(r.key, r.value): r.partition for r in member.records} == {
+        record: partition_of(record[0], 7) for record in records
+    }
+
+
+def test_of_many_records_only_the_guilty_one_is_refused(broker: Broker) -> None:
+    large = (b"k", b"x" * (LIMIT + 1))
+    ends = send_many(broker, broker.topic(), [(b"k", b"1"), large, (b"k", b"2")])
+    assert ends.acknowledged == 2
+    ((record, error),) = ends.refused
+    assert record == large
+    assert type(error) is PayloadTooLarge
+
+
+def test_many_records_for_a_missing_topic_are_each_refused(broker: Broker) -> None:
+    records = [(b"k", b"%d" % number) for number in range(3)]
+    ends = send_many(broker, "missing-topic", records)
+    assert ends.acknowledged == 0
+    assert sorted(record for record, _ in ends.refused) == records
+    assert {type(error) for _, error in ends.refused} == {PublishFailed}
+
+
+def test_many_records_for_a_closed_producer_are_each_refused(broker: Broker) -> None:
+    producer, ends = broker.producer(), Ends()
+    producer.close()
+    producer.send_many(
+        broker.topic(), [(b"k", b"1")], on_acknowledged=ends.acknowledge, on_refused=ends.refuse
+    )
+    assert [type(error) for _, error in ends.refused] == [PublishFailed]
 
 
 def test_a_closed_producer_takes_nothing(broker: Broker) -> None:

@@ -322,7 +322,7 @@ class TestWaiting:
     def waits_until(buffer: Buffer, wait: Callable[[], object], change: Callable[[], object]) -> None:
         waiter = threading.Thread(target=wait, daemon=True)
         waiter.start()
-        eventually(lambda: buffer._changed._waiters)  # type: ignore[attr-defined]
+        eventually(lambda: buffer._changed._waiters or buffer._landed._waiters)  # type: ignore[attr-defined]
         assert waiter.is_alive()
         change()
         eventually(lambda: not waiter.is_alive())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from pipeline.core.events import Move
-from pipeline.core.ports import Outgoing
+from pipeline.core.ports import KeyedValue
 from pipeline.core.state import JobState, Trigger
 from pipeline.errors import PublishFailed
 from pipeline.runtime import events as module
@@ -18,16 +18,18 @@ class LateProducer:
     """Keeps what it is given until it is told how each write ended."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[Outgoing, Callable[[], None], Callable[[Outgoing, Exception], None]]] = []
+        self.sent: list[tuple[KeyedValue, Callable[[], None], Callable[[KeyedValue, Exception], None]]] = []
         self.full = False
 
     def send_many(
         self,
-        records: Sequence[Outgoing],
+        topic: str,
+        records: Sequence[KeyedValue],
         *,
         on_acknowledged: Callable[[], None],
-        on_refused: Callable[[Outgoing, Exception], None],
+        on_refused: Callable[[KeyedValue, Exception], None],
     ) -> None:
+        assert topic == "jobs.events"
         for record in records:
             if self.full:
                 on_refused(record, PublishFailed("the local buffer is full"))
@@ -42,8 +44,8 @@ class LateProducer:
         else:
             on_refused(record, error)
 
-    def values(self) -> list[tuple[bytes | None, bytes | None]]:
-        return [(record.key, record.value) for record, _, _ in self.sent]
+    def values(self) -> list[KeyedValue]:
+        return [record for record, _, _ in self.sent]
 
 
 class Bench:

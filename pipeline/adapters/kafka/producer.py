@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pipeline.adapters.kafka.config import Conf, construct, delivery_timeout
 from pipeline.adapters.kafka.failures import TOO_LARGE, ClientLog, delivery_error, describe, logger
 from pipeline.core.job import Source
-from pipeline.core.ports import Delivered, Outgoing
+from pipeline.core.ports import Delivered, KeyedValue, Outgoing
 from pipeline.errors import PayloadTooLarge, PublishFailed, PublishUnknown
 
 __all__ = ["KafkaJobProducer"]
@@ -94,14 +94,15 @@ class KafkaJobProducer:
 
     def send_many(
         self,
-        records: Sequence[Outgoing],
+        topic: str,
+        records: Sequence[KeyedValue],
         *,
         on_acknowledged: Callable[[], None],
-        on_refused: Callable[[Outgoing, Exception], None],
+        on_refused: Callable[[KeyedValue, Exception], None],
     ) -> None:
-        """See `ManyProducer.send_many`. One callback serves them all: this is on the path of every job."""
+        """See `ManyProducer.send_many`. One call and one callback serve them all: this is on the path of every job."""
 
-        def end(record: Outgoing, delivered: Delivered) -> None:
+        def end(record: KeyedValue, delivered: Delivered) -> None:
             if delivered.error is None:
                 on_acknowledged()
             else:
@@ -111,15 +112,35 @@ class KafkaJobProducer:
             if error is None:
                 self._ended += 1
                 on_acknowledged()
-            else:
-                record = _sent(message)
-                self._reported(record, partial(end, record), error, message)
+            else:  # a report has what was sent, but for headers: there are none
+                record = (message.key() or b"", message.value() or b"")
+                self._reported(Outgoing(topic, *record, []), partial(end, record), error, message)
 
-        for record in records:
+        for record in self._batched(topic, records, report):
             try:
-                self._start(record, report, self._buffer_timeout)
+                self._start(Outgoing(topic, *record, []), report, self._buffer_timeout)
             except (PayloadTooLarge, PublishFailed) as refusal:
                 on_refused(record, refusal)
+
+    def _batched(self, topic: str, records: Sequence[KeyedValue], report: Report) -> list[KeyedValue]:
+        """Hand over in one go what the client takes so; give the others, which need a second look each."""
+        largest = self._max_bytes - _RECORD_OVERHEAD
+        batch = [{"key": key, "value": value} for key, value in records if len(key) + len(value) <= largest]
+        left = [(key, value) for key, value in records if len(key) + len(value) > largest]
+        with self._changed:
+            if self._closed:
+                return list(records)
+            self._sent += len(batch)
+        taken = 0
+        try:
+            taken = self._producer.produce_batch(topic, batch, on_delivery=report)
+        except (BufferError, KafkaException) as error:
+            logger.warning("events not taken at once: %s", error, extra={"action": "batch_refused"})
+        if taken < len(batch):
+            with self._changed:
+                self._sent -= len(batch) - taken
+            left += [(each["key"], each["value"]) for each in batch if taken == 0 or "_error" in each]
+        return left
 
     def flush(self, timeout: float) -> int:
         """See `JobProducer.flush`."""
@@ -284,11 +305,6 @@ class KafkaJobProducer:
 def _produce(producer: Producer, record: Outgoing, report: Report) -> None:
     topic, key, value, headers = record
     producer.produce(topic, value, key, headers=headers, on_delivery=report)  # type: ignore[arg-type]  # list is invariant
-
-
-def _sent(message: Message) -> Outgoing:
-    """The record again that a report tells of."""
-    return Outgoing(message.topic() or "", message.key(), message.value(), list(message.headers() or []))  # type: ignore[arg-type]
 
 
 def _delivered(record: Outgoing, message: Message) -> Delivered:
