@@ -99,7 +99,13 @@ class WorkerBuilder:
         intake = self._intake(consumer, buffer, events)
         parking = self._app.parking()
         settler = self._settler(buffer, store, producer, events, parking, results)
-        settling = SettleLoop(settler, results, batch_max=settings.worker.batch_max, clock=self._store_clock)
+        settling = SettleLoop(
+            settler,
+            results,
+            batch_max=settings.worker.batch_max,
+            clock=self._store_clock,
+            in_flight=buffer.in_flight,
+        )
         breakers = self._breakers(buffer, results, settling)
         settling.on_runs = breakers.note
         parts = WorkerParts(

@@ -10,6 +10,7 @@ import heapq
 import logging
 import queue
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -27,6 +28,9 @@ OUTAGE_PAUSE = 0.5  # seconds between tries while Postgres is away
 FIRST_PAUSE = 0.5  # until a next record that was refused is tried again, and twice as long each time
 LONGEST_PAUSE = 10.0
 IDLE_WAIT = 0.1
+# How long ends may wait for others while more jobs are running. Each statement, each commit and each wake-up of this thread costs
+# as much for one run as for many.
+GATHER_SECONDS = 0.002
 
 
 class Results:
@@ -42,11 +46,16 @@ class Results:
         """End a `take` that waits."""
         self._queue.put(())
 
-    def take(self, most: int, timeout: float) -> list[Run]:
-        """Wait up to `timeout` seconds for a first run, then give what is there, about `most`."""
+    def take(self, most: int, timeout: float, *, more: Callable[[Sequence[Run]], bool]) -> list[Run]:
+        """Wait up to `timeout` seconds for a first run, then give what is there, about `most`.
+
+        Company of the first ones is waited for a moment when `more` says that it may come.
+        """
         taken: list[Run] = []
         try:
             taken.extend(self._queue.get(timeout=timeout))
+            if more(taken):
+                time.sleep(GATHER_SECONDS)
             while len(taken) < most:
                 taken.extend(self._queue.get_nowait())
         except queue.Empty:
@@ -64,13 +73,15 @@ class SettleLoop:
         *,
         batch_max: int,
         clock: Clock,
+        in_flight: Callable[[], int] = lambda: 0,
         on_runs: Callable[[Sequence[Unsettled]], None] = lambda _: None,
     ) -> None:
-        """`on_runs`, which may be set until `run` begins, is told each run once, when it was decided."""
+        """`in_flight` tells how many jobs are claimed or running here. `on_runs`, which may be set until `run` begins, is told each run once, when it was decided."""
         self._settler = settler
         self._results = results
         self._batch_max = batch_max
         self._clock = clock
+        self._in_flight = in_flight
         self.on_runs = on_runs
         self._refused: list[tuple[float, int, Unsettled]] = []  # by when they are tried again
         self._sequence = 0
@@ -83,9 +94,8 @@ class SettleLoop:
         """Settle until `close` was called and nothing is left."""
         pending: list[Unsettled] = []
         while True:
-            pending += self._decided(
-                self._results.take(self._batch_max, 0.0 if pending else self._patience())
-            )
+            patience = 0.0 if pending else self._patience()
+            pending += self._decided(self._results.take(self._batch_max, patience, more=self._more))
             pending += self._arrived()
             pending += self._due()
             if pending:
@@ -114,6 +124,11 @@ class SettleLoop:
         decided = [self._settler.decide(run) for run in runs]
         self.on_runs(decided)
         return decided
+
+    def _more(self, ended: Sequence[Run]) -> bool:
+        """Whether to wait for company: not when a job waits for the end of one of these, and not for the last that run."""
+        few = 0 < len(ended) < min(self._in_flight(), self._batch_max // 2)
+        return few and all(run.delivery.key is None for run in ended)
 
     def _patience(self) -> float:
         if not self._refused:

@@ -72,6 +72,7 @@ class AsyncExecutor:
         self._told_blocked = False
         self._limits_due = 0.0
         self._outstanding = 0
+        self._runs: list[Run] = []  # that ended in this turn of the loop
         self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._abandoned = False
@@ -131,10 +132,17 @@ class AsyncExecutor:
             else:
                 self._outstanding -= 1
                 self._pace.ran(delivery.job.job_type, ended - started)
-            room = self._pace.room(self._outstanding, lost=self._written_off) > 0
+        if not self._runs:
+            self._loop.call_soon(self._give_on)
         if outcome is not None and not overdue:
-            self._on_runs([Run(delivery, outcome, started, ended)])
-        if room:
+            self._runs.append(Run(delivery, outcome, started, ended))
+
+    def _give_on(self) -> None:
+        """What ended in one turn of the loop goes on together: waking other threads for each would cost more than the jobs."""
+        ended, self._runs = self._runs, []
+        if ended:
+            self._on_runs(ended)
+        if self.capacity() > 0:
             self._on_room()
 
     async def _call(self, delivery: Delivery) -> Outcome | None:
