@@ -1,4 +1,4 @@
-"""`python -m bench`: measure, print a table, write build/bench.json (a flat map of figure to number).
+"""`python -m bench [PART ...]`: measure, print a table, write build/bench.json (a flat map of figure to number).
 
 The machine is noisy: read ratios, which compare things measured in the same run, rather than single figures.
 """
@@ -7,33 +7,62 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from bench import codec, drain, store
+from bench import codec, desk, drain, retries, store
 from bench.place import fresh_place
-from pipeline.embedded import start_servers
+from pipeline.embedded import Servers, start_servers
+
+Figures = dict[str, float]
+
+
+def _drain(servers: Servers, jobs: int) -> Figures:
+    at = (servers.bootstrap_servers, servers.postgres_dsn)
+    with fresh_place(*at) as place:
+        figures = drain.run(place, jobs=jobs)
+    for kind in ("async", "thread"):
+        with fresh_place(*at) as place:
+            figures |= drain.waiting(place, kind, jobs=jobs // 4)
+    with fresh_place(*at) as place:
+        return figures | drain.light(place)
+
+
+def _retries(servers: Servers, _jobs: int) -> Figures:
+    with fresh_place(servers.bootstrap_servers, servers.postgres_dsn) as place:
+        return retries.run(place)
+
+
+PARTS: Mapping[str, Callable[[Servers, int], Figures]] = {
+    "drain": _drain,
+    "store": lambda servers, _jobs: store.run(servers.postgres_dsn),
+    "codec": lambda _servers, _jobs: codec.run(),
+    "retries": _retries,
+    "desk": lambda servers, _jobs: desk.run(servers.bootstrap_servers, servers.postgres_dsn),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all of them)"
+    )
     parser.add_argument("--jobs", type=int, default=100_000, help="jobs to drain (default: %(default)s)")
     arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - PARTS.keys():
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; allowed: {', '.join(PARTS)}")
     console = Console()
+    figures: Figures = {}
     with start_servers(log=console.print) as servers:
-        at = (servers.bootstrap_servers, servers.postgres_dsn)
-        figures: dict[str, float] = {}
-        with fresh_place(*at) as place:
-            figures |= drain.run(place, jobs=arguments.jobs)
-        for kind in ("async", "thread"):
-            with fresh_place(*at) as place:
-                figures |= drain.waiting(place, kind, jobs=arguments.jobs // 4)
-        with fresh_place(*at) as place:
-            figures |= drain.light(place)
-        figures |= store.run(servers.postgres_dsn)
-        figures |= codec.run()
+        for name in arguments.parts or PARTS:
+            figures |= PARTS[name](servers, arguments.jobs)
+    _tell(console, figures)
+
+
+def _tell(console: Console, figures: Figures) -> None:
     table = Table("figure", "value")
     for name, value in figures.items():
         table.add_row(name, f"{value:,.2f}" if value < 100 else f"{value:,.0f}")
