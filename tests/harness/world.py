@@ -278,7 +278,8 @@ class World:
         return story
 
     def records(self, topic: str) -> list[Record]:
-        config = consumer_config(self.servers.bootstrap_servers, group=f"{self.name}.reader")
+        options = self.jobs.app.settings.kafka.options
+        config = consumer_config(self.servers.bootstrap_servers, group=f"{self.name}.reader", extra=options)
         return list(KafkaReader(config).read(topic))
 
     def letters(self) -> list[Record]:
