@@ -1,6 +1,7 @@
 """`python -m bench [PART ...]`: measure, print a table, write build/bench.json (a flat map of figure to number).
 
-The machine is noisy: read ratios, which compare things measured in the same run, rather than single figures.
+The machine is noisy: read ratios, which compare things measured in the same run, rather than single figures. What would
+take many minutes is measured in small unless `--full` is given; figures that belong to a size have it in their names.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import codec, desk, drain, retries, store
-from bench.place import fresh_place
+from bench import codec, desk, drain, memory, recovery, retries, scale, store
+from bench.place import Figures, fresh_place
 from pipeline.embedded import Servers, start_servers
 
-Figures = dict[str, float]
+Part = Callable[[Servers, argparse.Namespace], Figures]
 
 
-def _drain(servers: Servers, jobs: int) -> Figures:
+def _drain(servers: Servers, arguments: argparse.Namespace) -> Figures:
+    jobs = arguments.jobs
     at = (servers.bootstrap_servers, servers.postgres_dsn)
     with fresh_place(*at) as place:
         figures = drain.run(place, jobs=jobs)
@@ -31,17 +33,25 @@ def _drain(servers: Servers, jobs: int) -> Figures:
         return figures | drain.light(place)
 
 
-def _retries(servers: Servers, _jobs: int) -> Figures:
+def _retries(servers: Servers, _: argparse.Namespace) -> Figures:
     with fresh_place(servers.bootstrap_servers, servers.postgres_dsn) as place:
         return retries.run(place)
 
 
-PARTS: Mapping[str, Callable[[Servers, int], Figures]] = {
+def _recovery(servers: Servers, arguments: argparse.Namespace) -> Figures:
+    with fresh_place(servers.bootstrap_servers, servers.postgres_dsn) as place:
+        return recovery.run(place, rounds=5 if arguments.full else 1)
+
+
+PARTS: Mapping[str, Part] = {
     "drain": _drain,
-    "store": lambda servers, _jobs: store.run(servers.postgres_dsn),
-    "codec": lambda _servers, _jobs: codec.run(),
+    "store": lambda servers, _: store.run(servers.postgres_dsn),
+    "codec": lambda _servers, _: codec.run(),
     "retries": _retries,
-    "desk": lambda servers, _jobs: desk.run(servers.bootstrap_servers, servers.postgres_dsn),
+    "desk": lambda servers, _: desk.run(servers.bootstrap_servers, servers.postgres_dsn),
+    "recovery": _recovery,
+    "memory": lambda servers, arguments: memory.run(servers, full=arguments.full),
+    "scale": lambda servers, arguments: scale.run(servers, full=arguments.full),
 }
 
 
@@ -51,6 +61,9 @@ def main() -> None:
         "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all of them)"
     )
     parser.add_argument("--jobs", type=int, default=100_000, help="jobs to drain (default: %(default)s)")
+    parser.add_argument(
+        "--full", action="store_true", help="with a million jobs, five million rows and five kills"
+    )
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - PARTS.keys():
         parser.error(f"no such part: {', '.join(sorted(unknown))}; allowed: {', '.join(PARTS)}")
@@ -58,7 +71,7 @@ def main() -> None:
     figures: Figures = {}
     with start_servers(log=console.print) as servers:
         for name in arguments.parts or PARTS:
-            figures |= PARTS[name](servers, arguments.jobs)
+            figures |= PARTS[name](servers, arguments)
     _tell(console, figures)
 
 

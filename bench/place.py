@@ -18,7 +18,9 @@ from pipeline.adapters.postgres.migrate import migrate
 from pipeline.app import Pipeline
 from pipeline.config import load_settings
 
-__all__ = ["Place", "child", "fresh_place", "program"]
+__all__ = ["Figures", "Place", "child", "fresh_place", "program"]
+
+Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,12 @@ def fresh_place(bootstrap: str, dsn: str, *, partitions: int = 12) -> Iterator[P
             connection.execute(f'drop schema "{name}" cascade')
 
 
-def child(place: Place, kind: str, **arguments: Any) -> dict[str, float]:
+def child(place: Place, kind: str, **arguments: Any) -> Figures:
     """Run `python -m bench.child KIND` in a process of its own and give the figures that it prints."""
     return program(place, "bench.child", kind, json.dumps(arguments))
 
 
-def program(place: Place, module: str, *arguments: str) -> dict[str, float]:
+def program(place: Place, module: str, *arguments: str) -> Figures:
     """Run `python -m MODULE ARGUMENTS` in a process of its own and give the figures that it prints as JSON."""
     command = [sys.executable, "-m", module, *arguments]
     with (
@@ -91,5 +93,5 @@ def program(place: Place, module: str, *arguments: str) -> dict[str, float]:
             raise RuntimeError(
                 f"{module} {arguments[0]} failed:\n{log.read().decode(errors='replace')[-4000:]}"
             )
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
     return figures
