@@ -18,8 +18,9 @@ from pipeline.core.headers import job_headers
 from pipeline.core.job import Job, Record
 from pipeline.core.state import JobState, Trigger
 from pipeline.core.topics import TopicNames
+from pipeline.demo.jobs import SendEmail
 from pipeline.errors import ConfigError
-from tests.unit.avro_examples import SCHEMAS, SendEmail, example_codec
+from tests.unit.avro_examples import SCHEMAS, example_codec
 
 NOW = 1_800_000_000.0
 JOB = Job("0198c1d2-0000-7000-8000-000000000001", "email.send", "acme", "default")
