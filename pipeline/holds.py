@@ -8,7 +8,7 @@ from math import inf
 from typing import TypedDict
 
 from pipeline.config import Settings
-from pipeline.config.sections import WorkerSettings
+from pipeline.config.worker_section import WorkerSettings
 from pipeline.core.breaker import Breaker
 from pipeline.core.clock import Clock
 from pipeline.core.metrics import Metrics
