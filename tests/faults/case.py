@@ -6,16 +6,16 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.faults.evidence import Evidence
 from tests.faults.figures import Figures
-from tests.faults.load import Load
+from tests.faults.load import MIX, Load, Mix
 from tests.faults.matrix import MATRIX
 from tests.faults.scale import Scale
 from tests.faults.site import Site
 from tests.faults.watch import Watch
-from tests.harness.jobs import Policy, Task
+from tests.harness.jobs import Task
 from tests.harness.ledger import Acked
 from tests.harness.processes import WorkerProcess
 from tests.harness.sampler import OffsetSampler
@@ -36,17 +36,20 @@ class Case:
         self._stack = stack
         self._worlds = 0
 
-    def world(self, *, settings: Mapping[str, object] | None = None, policy: Policy | None = None) -> World:
-        """A world that is removed when the scenario ends. Its driver goes to the servers directly."""
+    def world(self, **options: Any) -> World:
+        """A world with these options of `World`, removed when the scenario ends."""
         self._worlds += 1
         folder = self._folder / f"world-{self._worlds}"
         folder.mkdir(parents=True)
-        return self._stack.enter_context(World(self.site.servers, folder, settings=settings, policy=policy))
+        return self._stack.enter_context(World(self.site.servers, folder, **options))
 
     @contextmanager
-    def loaded(self, world: World, *, workers: int = 2) -> Iterator[Loaded]:
+    def loaded(
+        self, world: World, *, workers: int = 2, mix: Mix = MIX, failing: bool = True
+    ) -> Iterator[Loaded]:
         """So many workers more under a steady load, watched; after the block the load ends, and the jobs do.
 
+        Without `failing` no job of the load is told to fail.
         The block does the fault. What is to be checked of the evidence comes after it: `judge`.
         """
         for _ in range(workers):
@@ -54,7 +57,7 @@ class Case:
         with (
             world.sampler() as sampler,
             Watch(world) as watch,
-            Load(world, self.scale, self.rng) as load,
+            Load(world, self.scale, self.rng, mix=mix, failing=failing) as load,
         ):
             load.wait_steady()
             loaded = Loaded(world, load, sampler, watch)
@@ -69,7 +72,7 @@ class Case:
         """Count and judge the evidence. Of jobs `apart`, the scenario itself says how often they run."""
         told = {job.job_id: Task(name="") for job in loaded.world.acked()} | loaded.load.told
         wanted = {job_id: task for job_id, task in told.items() if job_id not in apart}
-        self.judge_world(loaded.world, loaded.sampler, told=wanted, killed=killed)
+        self.judge_world(loaded.world, loaded.sampler, told=wanted, killed=killed, apart=apart)
 
     def judge_world(
         self,
@@ -78,9 +81,10 @@ class Case:
         *,
         told: Mapping[str, Task] | None = None,
         killed: Collection[int] = (),
+        apart: Collection[str] = (),
     ) -> None:
         """The same for a world without a load."""
-        evidence = Evidence(world, sampler.samples, told or {}, killed)
+        evidence = Evidence(world, sampler.samples, told or {}, killed, apart)
         evidence.count(self.figures)
         evidence.judge()
 
@@ -98,14 +102,23 @@ class Loaded(NamedTuple):
         world = self.world
         tasks = [Task(name=f"{gate}-{number}", gate=gate) for number in range(count)]
         jobs = world.publish(world.jobs.effect, tasks)
-        ids = {job.job_id for job in jobs}
+        ids = self.ids(jobs)
         world.wait("these run", lambda: ids <= {run.job_id for run in world.executions()})
         return jobs
 
+    @staticmethod
+    def ids(jobs: Collection[Acked]) -> set[str]:
+        return {job.job_id for job in jobs}
+
     def holders(self, jobs: Collection[Acked]) -> set[int]:
         """The processes that run them."""
-        ids = {job.job_id for job in jobs}
+        ids = self.ids(jobs)
         return {run.pid for run in self.world.executions() if run.job_id in ids}
+
+    def owners(self) -> dict[int, int]:
+        """By partition of the main topic, the process that ran a job of it last."""
+        places = {job.job_id: job.partition for job in self.world.acked()}
+        return {places[run.job_id]: run.pid for run in self.world.executions() if run.job_id in places}
 
     def worker(self, pid: int) -> WorkerProcess:
         (found,) = [worker for worker in self.world.workers if worker.pid == pid]

@@ -1,23 +1,51 @@
-"""Runs one scenario on a site."""
+"""Runs scenarios on a site."""
 
 from __future__ import annotations
 
+import subprocess
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 from tests.faults.case import Case, Scenario
 from tests.faults.figures import Figures
+from tests.faults.report import Result
 from tests.faults.scale import Scale
 from tests.faults.site import Site
+from tests.harness.processes import ROOT
 
-__all__ = ["run_scenario"]
+__all__ = ["add_run", "commit", "run_scenario"]
 
 
 def run_scenario(scenario: Scenario, site: Site, scale: Scale, *, seed: int, folder: Path) -> Figures:
     """Raises AssertionError if a promise was broken. The site is whole again afterwards."""
-    print(f"{scenario}: seed {seed}")
+    print(f"{scenario}: seed {seed}", flush=True)
     with ExitStack() as stack:
         case = Case(site, scale, seed=seed, folder=folder, stack=stack)
         stack.callback(site.heal)
         scenario.run(case)
         return case.figures
+
+
+def add_run(result: Result, scenario: Scenario, site: Site, scale: Scale, *, seed: int, folder: Path) -> None:
+    """Run it, and put what came of it to the result."""
+    result.runs += 1
+    if seed not in result.seeds:
+        result.seeds.append(seed)
+    began = time.monotonic()
+    try:
+        figures = run_scenario(scenario, site, scale, seed=seed, folder=folder)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the rest is run
+        reason = (str(error).strip().splitlines() or [""])[0]
+        result.failures.append(f"{scenario}, seed {seed}: {type(error).__name__}: {reason[:300]}")
+        print(f"  FAIL after {time.monotonic() - began:.0f} s: {str(error)[:6000]}", flush=True)
+    else:
+        result.figures.merge(figures)
+        print(f"  pass after {time.monotonic() - began:.0f} s: {figures.text()}", flush=True)
+
+
+def commit() -> str:
+    """The code that is run."""
+    asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    found = subprocess.run(asked, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
+    return found.stdout.strip() or "unknown"

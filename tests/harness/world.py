@@ -75,7 +75,7 @@ class Ended(NamedTuple):
 class World:
     """Topics and tables under a name of its own. Leaving the block kills what still runs and removes all of it.
 
-    `settings` are keys of the product over `DEFAULTS`.
+    `settings` are keys of the product over `DEFAULTS`; `target` is the application of the workers.
     """
 
     def __init__(
@@ -85,7 +85,9 @@ class World:
         *,
         settings: Mapping[str, object] | None = None,
         policy: Policy | None = None,
+        target: str = "tests.harness.handlers:app",
     ) -> None:
+        self.target = target
         self.servers = servers
         self.folder = folder
         self.name = f"t{uuid4().hex[:12]}"
@@ -207,11 +209,13 @@ class World:
     def note_acked(self, acked: Sequence[Acked]) -> None:
         self._acked.append(*(each._asdict() for each in acked))
 
-    def start_worker(self, **settings: object) -> WorkerProcess:
-        """A worker process; `settings` have `__` for the dot."""
+    def start_worker(
+        self, *, program: Sequence[str] = ("-m", "pipeline"), **settings: object
+    ) -> WorkerProcess:
+        """A worker process; `settings` have `__` for the dot, `program` is what Python is to run."""
         changes = {key.replace("__", "."): value for key, value in settings.items()}
         worker = WorkerProcess(
-            [sys.executable, "-m", "pipeline", "worker", "tests.harness.handlers:app"],
+            [sys.executable, *program, "worker", self.target],
             environment=self.environment(changes),
             log=self.folder / f"worker-{len(self.workers) + 1}.log",
         )

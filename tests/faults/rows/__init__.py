@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.faults.rows import kills, servers
+from tests.faults.rows import handlers, kills, others, postgres, servers, stops
 
-__all__ = ["kills", "servers"]
+__all__ = ["handlers", "kills", "others", "postgres", "servers", "stops"]
