@@ -16,7 +16,7 @@ from tests.faults.case import SCENARIOS
 from tests.faults.load_run import run_load
 from tests.faults.report import Result, load_results, save_results, write_report
 from tests.faults.runner import add_run, commit
-from tests.faults.scale import FULL, Scale
+from tests.faults.scale import FULL, QUICK, Scale
 from tests.faults.site import Site
 from tests.harness.processes import ROOT
 
@@ -30,7 +30,7 @@ def main() -> int:
     options = _options()
     results = {} if options.fresh else load_results(RESULTS)
     wanted = {int(number) for number in options.rows.split(",")} if options.rows else None
-    scale = replace(FULL, jobs=options.jobs, outage=options.outage, storm=min(FULL.storm, options.outage))
+    scale = QUICK if options.quick else replace(FULL, jobs=options.jobs, outage=options.outage)
     failed = False
     with tempfile.TemporaryDirectory(prefix="faults-") as name, Site(Path(name) / "site") as site:
         for key in _names(options.what, wanted, minutes=options.campaign_minutes):
@@ -52,6 +52,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--outage", type=float, default=FULL.outage, help="seconds that outages last")
     parser.add_argument("--seeds", default="", metavar="1,2,...", help="by default two drawn ones")
     parser.add_argument("--campaign-minutes", type=float, default=15)
+    parser.add_argument("--quick", action="store_true", help="at the scale of the test suite")
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs have measured")
     options = parser.parse_args()
     options.seeds = [int(seed) for seed in options.seeds.split(",") if seed] or [
@@ -85,7 +86,7 @@ def _run(
 
 
 def _told(scale: Scale) -> str:
-    return f"{scale.jobs:,} jobs or more a run, outages of {scale.outage:g} s"
+    return f"{scale.jobs:,} jobs or more a run at {scale.rate:g} a second, outages of {scale.outage:g} s"
 
 
 if __name__ == "__main__":
