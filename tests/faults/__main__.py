@@ -14,6 +14,7 @@ from tests.faults import rows
 from tests.faults.campaign import run_campaign
 from tests.faults.case import SCENARIOS
 from tests.faults.load_run import run_load
+from tests.faults.mutations import run_mutations
 from tests.faults.report import Result, load_results, save_results, write_report
 from tests.faults.runner import add_run, commit
 from tests.faults.scale import FULL, QUICK, Scale
@@ -46,7 +47,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["rows", "load"], default="rows")
+    parser.add_argument("what", nargs="?", choices=["rows", "load", "mutations"], default="rows")
     parser.add_argument("--rows", default="", metavar="1,2,...", help="only these rows, and no campaign")
     parser.add_argument("--jobs", type=int, default=FULL.jobs, help="of each scenario, or of the load")
     parser.add_argument("--outage", type=float, default=FULL.outage, help="seconds that outages last")
@@ -63,10 +64,14 @@ def _options() -> argparse.Namespace:
 
 def _names(what: str, wanted: set[int] | None, *, minutes: float) -> list[str]:
     """What is run: rows by their number, and the rest by name."""
-    if what == "load":
-        return ["load"]
+    if what != "rows":
+        return [what]
     numbers = sorted({each.row for each in SCENARIOS} & (wanted or {each.row for each in SCENARIOS}))
-    return [*map(str, numbers), *(["campaign"] if wanted is None and minutes else [])]
+    return [
+        *map(str, numbers),
+        *(["mutations"] if wanted is None else []),
+        *(["campaign"] if wanted is None and minutes else []),
+    ]
 
 
 def _run(
@@ -74,6 +79,9 @@ def _run(
 ) -> None:
     if key == "load":
         run_load(result, site, jobs=options.jobs, seed=options.seeds[0], folder=folder / key)
+        return
+    if key == "mutations":
+        run_mutations(result, site, seed=options.seeds[0], folder=folder / key)
         return
     if key == "campaign":
         minutes, seed = options.campaign_minutes, options.seeds[0]

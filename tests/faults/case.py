@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tests.faults.evidence import Evidence
 from tests.faults.figures import Figures
@@ -20,28 +20,48 @@ from tests.harness.ledger import Acked
 from tests.harness.processes import WorkerProcess
 from tests.harness.sampler import OffsetSampler
 from tests.harness.world import World
+from tests.servers import TestServers
 
 __all__ = ["SCENARIOS", "Case", "Loaded", "Scenario", "scenario"]
+
+Kept = TypeVar("Kept")
 
 
 class Case:
     """One run of one scenario: its servers, its scale, its seed, and the figures that it gathers."""
 
-    def __init__(self, site: Site, scale: Scale, *, seed: int, folder: Path, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        site: Site,
+        scale: Scale,
+        *,
+        seed: int,
+        folder: Path,
+        stack: ExitStack,
+        program: Sequence[str] = ("-m", "pipeline"),
+        patience: float = 300.0,
+    ) -> None:
+        """`program` is what workers run; `patience` is how long all jobs may take to end after the fault."""
+        self._program = program
+        self._patience = patience
         self.site = site
         self.scale = scale
         self.rng = random.Random(seed)
         self.figures = Figures()
-        self._folder = folder
+        self.folder = folder
         self._stack = stack
         self._worlds = 0
 
-    def world(self, **options: Any) -> World:
-        """A world with these options of `World`, removed when the scenario ends."""
+    def keep(self, own: AbstractContextManager[Kept]) -> Kept:
+        """Something of the scenario's own, such as a server: entered now, left when the scenario ends."""
+        return self._stack.enter_context(own)
+
+    def world(self, *, on: TestServers | None = None, **options: Any) -> World:
+        """A world with these options of `World`, removed when the scenario ends. By default on the servers of the site."""
         self._worlds += 1
-        folder = self._folder / f"world-{self._worlds}"
+        folder = self.folder / f"world-{self._worlds}"
         folder.mkdir(parents=True)
-        return self._stack.enter_context(World(self.site.servers, folder, **options))
+        return self.keep(World(on or self.site.servers, folder, program=self._program, **options))
 
     @contextmanager
     def loaded(
@@ -63,7 +83,7 @@ class Case:
             loaded = Loaded(world, load, sampler, watch)
             yield loaded
             load.finish()
-            loaded.drain()
+            loaded.drain(self._patience)
         self.figures.memory_mb = max(self.figures.memory_mb, watch.most_memory())
         if load.faults:
             self.figures.recoveries.append(load.recovery() or 0.0)
@@ -124,14 +144,14 @@ class Loaded(NamedTuple):
         (found,) = [worker for worker in self.world.workers if worker.pid == pid]
         return found
 
-    def drain(self) -> None:
+    def drain(self, timeout: float) -> None:
         """Wait until nothing is left to do."""
         world = self.world
         count = len({job.job_id for job in world.acked()})
         ended = (
             f"select count(*) from \"{world.name}\".jobs where state in ('completed', 'dead', 'cancelled')"
         )
-        world.wait("all jobs have ended", lambda: world.execute(ended)[0][0] >= count, timeout=300)
+        world.wait("all jobs have ended", lambda: world.execute(ended)[0][0] >= count, timeout=timeout)
         world.wait_committed()
 
 

@@ -25,6 +25,7 @@ class Result:
     date: str = ""
     scale: str = ""
     remarks: list[str] = field(default_factory=list)
+    not_here: str = ""
 
     @property
     def passed(self) -> bool:
@@ -65,6 +66,7 @@ def write_report(path: Path, results: Mapping[str, Result], *, window: float) ->
         "|---|---|---|---|",
         *(_row(number, results.get(str(number))) for number in MATRIX),
         "",
+        *_mutations(results.get("mutations")),
         *_apart("Random campaign", results.get("campaign")),
         *_apart("Load with kills", results.get("load")),
     ]
@@ -92,10 +94,21 @@ def _row(number: int, result: Result | None) -> str:
         return f"| {number} | {text} | not here | {MISSING[number]} |"
     if result is None:
         return f"| {number} | {text} | not here | not run yet |"
+    if result.not_here:
+        return f"| {number} | {text} | not here | {result.not_here} |"
     if result.passed:
         return f"| {number} | {text} | pass | {result.figures.text()}; {result.runs} runs |"
     failed = "; ".join(result.failures).replace("|", "/")[:300]
     return f"| {number} | {text} | fail | {failed}; {result.figures.text()} |"
+
+
+def _mutations(result: Result | None) -> Sequence[str]:
+    if result is None:
+        return []
+    verdict = "Each was missed." if result.passed else "Not all were missed: " + "; ".join(result.failures)
+    intro = f"Each protection was taken out of the running workers, and a scenario was to fail. {verdict}"
+    table = ["| without this | row | what was found |", "|---|---|---|", *result.remarks]
+    return ["## Without the protections", "", intro, "", *table, ""]
 
 
 def _apart(title: str, result: Result | None) -> Sequence[str]:

@@ -75,7 +75,8 @@ class Ended(NamedTuple):
 class World:
     """Topics and tables under a name of its own. Leaving the block kills what still runs and removes all of it.
 
-    `settings` are keys of the product over `DEFAULTS`; `target` is the application of the workers.
+    `settings` are keys of the product over `DEFAULTS`; `target` is the application of the workers, and `program` what
+    Python is to run for one.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class World:
         settings: Mapping[str, object] | None = None,
         policy: Policy | None = None,
         target: str = "tests.harness.handlers:app",
+        program: Sequence[str] = ("-m", "pipeline"),
     ) -> None:
         self.target = target
+        self._program = program
         self.servers = servers
         self.folder = folder
         self.name = f"t{uuid4().hex[:12]}"
@@ -209,13 +212,11 @@ class World:
     def note_acked(self, acked: Sequence[Acked]) -> None:
         self._acked.append(*(each._asdict() for each in acked))
 
-    def start_worker(
-        self, *, program: Sequence[str] = ("-m", "pipeline"), **settings: object
-    ) -> WorkerProcess:
-        """A worker process; `settings` have `__` for the dot, `program` is what Python is to run."""
+    def start_worker(self, *, program: Sequence[str] | None = None, **settings: object) -> WorkerProcess:
+        """A worker process; `settings` have `__` for the dot, `program` is run instead of the usual one."""
         changes = {key.replace("__", "."): value for key, value in settings.items()}
         worker = WorkerProcess(
-            [sys.executable, *program, "worker", self.target],
+            [sys.executable, *(program or self._program), "worker", self.target],
             environment=self.environment(changes),
             log=self.folder / f"worker-{len(self.workers) + 1}.log",
         )

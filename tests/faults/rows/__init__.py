@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
-from tests.faults.rows import handlers, kills, others, postgres, servers, stops
+from tests.faults.rows import (
+    cluster,
+    disk,
+    handlers,
+    kills,
+    logs,
+    others,
+    postgres,
+    records,
+    servers,
+    stops,
+    transactions,
+)
 
-__all__ = ["handlers", "kills", "others", "postgres", "servers", "stops"]
+__all__ = [
+    "cluster",
+    "disk",
+    "handlers",
+    "kills",
+    "logs",
+    "others",
+    "postgres",
+    "records",
+    "servers",
+    "stops",
+    "transactions",
+]
