@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.adapters.avro.codec import AvroCodec
-from pipeline.adapters.avro.events import encode_event
+from pipeline.adapters.avro.events import encode_breaker_event, encode_event
 from pipeline.adapters.kafka.admin import KafkaAdmin
 from pipeline.adapters.kafka.config import Conf, consumer_config
 from pipeline.adapters.kafka.consumer import KafkaJobConsumer
@@ -286,6 +286,7 @@ class WorkerBuilder:
             is_retry=self._is_retry,
             clock=self._store_clock,
             metrics=self._metrics,
+            on_change=lambda change: core.events.note(change.job_type, encode_breaker_event(change)),
             on_runs=core.results.put,
             stuck=settling.stuck_types,
         )

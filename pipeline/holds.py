@@ -11,8 +11,10 @@ from pipeline.config import Settings
 from pipeline.config.worker_section import WorkerSettings
 from pipeline.core.breaker import Breaker
 from pipeline.core.clock import Clock
+from pipeline.core.events import BreakerChange
 from pipeline.core.metrics import Metrics
 from pipeline.core.ports import BreakerStore
+from pipeline.runtime.breaker_news import BreakerNews
 from pipeline.runtime.breakers import Breakers, BreakerSettings
 from pipeline.runtime.delivery import Run
 from pipeline.runtime.handlers import Registry
@@ -55,6 +57,7 @@ def build_breakers(
     is_retry: Callable[[str], bool],
     clock: Clock,
     metrics: Metrics,
+    on_change: Callable[[BreakerChange], None],
     on_runs: Callable[[Sequence[Run]], None],
     stuck: Callable[[], Mapping[str, int]],
 ) -> Breakers:
@@ -69,7 +72,9 @@ def build_breakers(
         in_order=[job_type.name for job_type in declared if job_type.order == "key"],
         clock=clock,
         rng=random.SystemRandom(),
-        metrics=metrics,
+        news=BreakerNews(
+            worker_id=settings.worker_id, queue=settings.queue, metrics=metrics, on_change=on_change
+        ),
         on_runs=on_runs,
         stuck=stuck,
     )

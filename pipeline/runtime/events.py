@@ -68,6 +68,12 @@ class EventSink:
         self._send(period, by_job)
         self._write_log(moves)
 
+    def note(self, key: str, value: bytes) -> None:
+        """Write an event that is not of a job."""
+        with self._changed:
+            period = self._period
+        self._write(period, [Outgoing(self._topic, key.encode(), value, [])])
+
     def seal(self) -> int:
         """Send what still waits, and end a period; give its number for `acknowledged`."""
         with self._changed:
@@ -93,6 +99,9 @@ class EventSink:
             Outgoing(self._topic, job_id.encode(), self._encode(moves), [])
             for job_id, moves in by_job.items()
         ]
+        self._write(period, records)
+
+    def _write(self, period: int, records: Sequence[Outgoing]) -> None:
         if records:
             with self._changed:
                 self._unacknowledged[period] += len(records)
