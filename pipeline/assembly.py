@@ -24,7 +24,7 @@ from pipeline.core.clock import Clock, SystemClock
 from pipeline.core.metrics import Metrics
 from pipeline.core.ports import WorkerInfo
 from pipeline.core.topics import ERROR_HEADROOM_BYTES
-from pipeline.holds import build_breakers, longest_wait, shelf_limits
+from pipeline.holds import build_breakers, kept_in_place, longest_wait, shelf_limits
 from pipeline.logs import MoveLog
 from pipeline.pools import ChildPools
 from pipeline.runtime.breakers import Breakers, BreakerSettings
@@ -312,6 +312,7 @@ class WorkerBuilder:
             parking=core.parking,
             on_arrival=core.results.wake,
             longest_wait=longest_wait(self._settings),
+            kept=kept_in_place(self._settings),
         )
 
     def _in_order(self) -> list[str]:

@@ -20,7 +20,7 @@ from pipeline.runtime.delivery import Run
 from pipeline.runtime.handlers import Registry
 from pipeline.runtime.shelf import ShelvingBuffer
 
-__all__ = ["DEFAULT_BREAKER", "build_breakers", "longest_wait", "shelf_limits"]
+__all__ = ["DEFAULT_BREAKER", "build_breakers", "kept_in_place", "longest_wait", "shelf_limits"]
 
 DEFAULT_BREAKER = Breaker()
 
@@ -46,6 +46,12 @@ def longest_wait(settings: Settings) -> float:
     """How long a record may wait in a retry topic without being deleted there, should all workers be away meanwhile."""
     kept = settings.topics.retry_retention
     return inf if kept == -1 else max(kept - settings.retry.outage_allowance, *settings.retry.tiers)
+
+
+def kept_in_place(settings: Settings) -> float:
+    """How long a record of a main topic is safe from being deleted there, should all workers be away at the end of it."""
+    kept = settings.topics.main_retention
+    return inf if kept == -1 else max(kept - settings.retry.outage_allowance, kept / 2)
 
 
 def build_breakers(

@@ -50,7 +50,8 @@ class WorkerSettings(Section):
         20_000,
         ge=1,
         le=10_000_000,
-        description="Jobs that are not due yet and wait in memory; as many may wait for their key.",
+        description="Jobs that are not due yet and wait in memory; beyond that only retry partitions stop that hold "
+        "more than their share. As many may wait for their key.",
     )
     ahead_max: int = Field(
         200_000,

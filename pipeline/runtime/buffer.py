@@ -98,7 +98,8 @@ class Buffer:
         self._parked: dict[str, list[Delivery]] = {}
         self._flying: Counter[Partition] = Counter()
         self._leaving: set[Partition] = set()
-        self._jobs = self._bytes = self._retries = 0
+        self._jobs = self._bytes = 0
+        self._retries: Counter[Partition] = Counter()
 
     # --- assignments
 
@@ -394,7 +395,12 @@ class Buffer:
 
     def load(self) -> Load:
         with self._changed:
-            return Load(self._jobs, self._bytes, self._retries)
+            return Load(self._jobs, self._bytes, self._retries.total())
+
+    def retries(self) -> Counter[Partition]:
+        """How much of retry topics is held, by partition."""
+        with self._changed:
+            return self._retries.copy()
 
     def aside(self) -> Aside:
         """What waits for its key, and in which partitions."""
@@ -427,7 +433,7 @@ class Buffer:
 
     def _add(self, delivery: Delivery, sign: int) -> None:
         if self._is_retry(delivery.partition.topic):
-            self._retries += sign
+            self._retries[delivery.partition] += sign
         elif delivery.aside:
             self._add_aside(delivery, sign)
         else:

@@ -96,6 +96,7 @@ class Dependency:
         found = [decode_event(record.value or b"") for record in self.world.records(self.world.names.events)]
         told = [event for event in found if "previous" in event]
         assert {event["job_type"] for event in told} <= {"work.effect"}
+        told.sort(key=lambda event: event["at"])
         return [(event["previous"], event["state"], event["by"]) for event in told]
 
     def runs(self, since: float = 0.0) -> list[Execution]:
