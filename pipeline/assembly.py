@@ -269,6 +269,7 @@ class WorkerBuilder:
             waits={self._names.main(self._queue): None, **tiers},
             outage=self._settings.retry.outage_allowance,
             begin=buffer.begin,
+            gaps=buffer.take_gaps,
             metrics=self._metrics,
         )
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.core.caps import Caps
-from pipeline.core.offsets import OffsetTracker, Partition
+from pipeline.core.offsets import Gap, OffsetTracker, Partition
 from pipeline.core.order import KeyGate
 from pipeline.core.stuck import Progress
 from pipeline.runtime.delivery import Delivery
@@ -113,6 +113,10 @@ class Buffer:
         with self._changed:
             for partition, offset in places.items():
                 self._tracker.begin(partition, offset)
+
+    def take_gaps(self) -> list[Gap]:
+        with self._changed:
+            return self._tracker.take_gaps()
 
     def assigned(self) -> list[Partition]:
         with self._changed:
