@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format lock bench clean
+.PHONY: help install demo test faults check format lock bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ demo: .venv/installed  ## run the main job on embedded Kafka and Postgres
 # Many tests wait for real servers and processes, so two run at a time, each side with servers of its own.
 test: .venv/installed  ## the whole suite, on real servers
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+faults: .venv/installed  ## inject every fault for real, at full scale; writes docs/reliability.md
+	$(BIN)/python -m tests.faults
 
 check: .venv/installed  ## format, lint, types and the fast tests
 	$(BIN)/ruff format --check .

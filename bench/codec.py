@@ -8,41 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from enum import StrEnum
 from io import BytesIO
 from pathlib import Path
 from uuid import UUID
 
 from fastavro import schemaless_reader, schemaless_writer
-from pydantic import BaseModel
 
 from pipeline.adapters.avro import AvroCodec, SchemaCatalog
 from pipeline.adapters.avro.framing import HEADER_SIZE
+from pipeline.demo.jobs import Currency, RenderInvoice
 
 JOB_TYPE = "invoice.render"
 ROUNDS = 5
-
-
-class Currency(StrEnum):
-    OTHER = "OTHER"
-    EUR = "EUR"
-    GBP = "GBP"
-    USD = "USD"
-
-
-class RenderInvoice(BaseModel):
-    invoice_id: UUID
-    issued_at: datetime
-    currency: Currency
-    total_cents: int
-    customer: str
-    template: str
-    copies: int
-    due_in_days: int
-    lines: list[str]
-    labels: dict[str, str]
-    purchase_order: str | None = None
-    footer: str = ""
 
 
 def run(*, operations: int = 10_000) -> dict[str, float]:

@@ -18,7 +18,9 @@ from pipeline.adapters.postgres.migrate import migrate
 from pipeline.app import Pipeline
 from pipeline.config import load_settings
 
-__all__ = ["Place", "child", "fresh_place"]
+__all__ = ["Figures", "Place", "child", "fresh_place", "program"]
+
+Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,14 @@ def fresh_place(bootstrap: str, dsn: str, *, partitions: int = 12) -> Iterator[P
             connection.execute(f'drop schema "{name}" cascade')
 
 
-def child(place: Place, kind: str, **arguments: Any) -> dict[str, float]:
+def child(place: Place, kind: str, **arguments: Any) -> Figures:
     """Run `python -m bench.child KIND` in a process of its own and give the figures that it prints."""
-    command = [sys.executable, "-m", "bench.child", kind, json.dumps(arguments)]
+    return program(place, "bench.child", kind, json.dumps(arguments))
+
+
+def program(place: Place, module: str, *arguments: str) -> Figures:
+    """Run `python -m MODULE ARGUMENTS` in a process of its own and give the figures that it prints as JSON."""
+    command = [sys.executable, "-m", module, *arguments]
     with (
         tempfile.TemporaryFile() as log
     ):  # a worker's log goes to a file, as it would; a pipe would cost us its reading
@@ -83,6 +90,8 @@ def child(place: Place, kind: str, **arguments: Any) -> dict[str, float]:
         )
         if done.returncode != 0:
             log.seek(0)
-            raise RuntimeError(f"{kind} failed:\n{log.read().decode(errors='replace')[-4000:]}")
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+            raise RuntimeError(
+                f"{module} {arguments[0]} failed:\n{log.read().decode(errors='replace')[-4000:]}"
+            )
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
     return figures

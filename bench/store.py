@@ -30,7 +30,7 @@ WORKER = "bench-worker-0198c2a4"
 Given = TypeVar("Given")
 T = TypeVar("T")
 
-_FILL = """
+FILL = """
 insert into jobs (
     job_id, job_type, tenant, queue, state, attempt, hop, token, worker_id, topic, partition, "offset",
     enqueued_at, claimed_at, started_at, finished_at
@@ -40,7 +40,7 @@ select
         || substr(md5(i::text), 4, 15))::uuid,
     'email.send', 'tenant-' || i %% 50, 'default', 'completed', 1, 0, 1, 'bench-worker-0198c2a3',
     'jobs.default.normal', i %% 12, i, now(), now(), now(), now()
-from generate_series(1, %s) as i
+from generate_series(%s, %s) as i
 """
 
 
@@ -52,7 +52,7 @@ def run(dsn: str) -> dict[str, float]:
             figures |= _measure(store, f"store.batch_{batch}", ordered_ids(JOBS), batch)
         figures |= _measure_rest(store)
     with _store(dsn) as (store, connection):
-        connection.execute(_FILL, [ROWS])
+        connection.execute(FILL, [1, ROWS])
         for batch in BATCHES:
             figures |= _measure(store, f"store.rows_1m.batch_{batch}", ordered_ids(JOBS), batch)
         figures |= _measure(store, "store.rows_1m", ordered_ids(JOBS), BATCH)

@@ -19,6 +19,7 @@ from pipeline.adapters.kafka.producer import KafkaJobProducer
 from pipeline.adapters.postgres.breakers import PostgresBreakers
 from pipeline.adapters.postgres.effects import PostgresEffects, connect
 from pipeline.adapters.postgres.parked import PostgresParking
+from pipeline.adapters.postgres.pruning import PostgresPruning
 from pipeline.adapters.postgres.store import PostgresJobStore
 from pipeline.adapters.prometheus import PrometheusMetrics
 from pipeline.assembly import WorkerBuilder
@@ -197,6 +198,15 @@ class Pipeline:
         """Where records lie that were too large for their topic; to be closed."""
         postgres = self.settings.postgres
         return PostgresParking(
+            postgres.dsn.get_secret_value(),
+            schema=postgres.schema_name,
+            connect_timeout=postgres.connect_timeout,
+        )
+
+    def pruning(self) -> PostgresPruning:
+        """What forgets jobs that ended long ago; to be closed."""
+        postgres = self.settings.postgres
+        return PostgresPruning(
             postgres.dsn.get_secret_value(),
             schema=postgres.schema_name,
             connect_timeout=postgres.connect_timeout,

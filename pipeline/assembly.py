@@ -7,23 +7,24 @@ import random
 import socket
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.adapters.avro.codec import AvroCodec
-from pipeline.adapters.avro.events import encode_event
+from pipeline.adapters.avro.events import encode_breaker_event, encode_event
 from pipeline.adapters.kafka.admin import KafkaAdmin
 from pipeline.adapters.kafka.config import Conf, consumer_config
 from pipeline.adapters.kafka.consumer import KafkaJobConsumer
 from pipeline.adapters.kafka.probe import KafkaProbe
 from pipeline.adapters.kafka.producer import KafkaJobProducer
 from pipeline.adapters.kafka.split import SplitConsumer
+from pipeline.adapters.postgres.effects import PostgresEffects
 from pipeline.adapters.postgres.parked import PostgresParking
 from pipeline.adapters.postgres.store import PostgresJobStore
 from pipeline.core.clock import Clock, SystemClock
 from pipeline.core.metrics import Metrics
 from pipeline.core.ports import WorkerInfo
 from pipeline.core.topics import ERROR_HEADROOM_BYTES
-from pipeline.holds import build_breakers, longest_wait, shelf_limits
+from pipeline.holds import build_breakers, kept_in_place, longest_wait, shelf_limits
 from pipeline.logs import MoveLog
 from pipeline.pools import ChildPools
 from pipeline.runtime.breakers import Breakers, BreakerSettings
@@ -38,6 +39,7 @@ from pipeline.runtime.executors.base import OnRuns
 from pipeline.runtime.handlers import ASYNC, PROCESS, SUSPECT, THREAD
 from pipeline.runtime.heartbeat import Heartbeat
 from pipeline.runtime.intake import Intake, IntakeSettings
+from pipeline.runtime.pruning import Pruner
 from pipeline.runtime.retention import RetentionWatch
 from pipeline.runtime.settle_loop import Results, SettleLoop
 from pipeline.runtime.settler import Settler
@@ -53,6 +55,20 @@ __all__ = ["WorkerBuilder"]
 
 # A worker writes for many jobs at a time: its records may wait for company.
 LINGER_MS = 5.0
+
+
+class _Core(NamedTuple):
+    """What several parts of a worker share."""
+
+    codec: AvroCodec
+    buffer: ShelvingBuffer
+    results: Results
+    store: PostgresJobStore
+    producer: KafkaJobProducer
+    events: EventSink
+    heartbeat: Heartbeat
+    parking: PostgresParking
+    effects: PostgresEffects
 
 
 class WorkerBuilder:
@@ -72,72 +88,93 @@ class WorkerBuilder:
         self._store_clock = StoreClock(self._clock)
 
     def build(self) -> Worker:
-        settings, results = self._settings, Results()
-        codec = self._app.codec()
-        lanes = (THREAD, ASYNC, PROCESS, SUSPECT)
-        limits = {t.name: t.concurrency for t in self._app.registry.job_types() if t.concurrency}
-        buffer = ShelvingBuffer(
-            lanes=lanes,
-            lane_of=self._lane_of,
-            is_retry=self._is_retry,
-            in_order=self._in_order(),
-            concurrency=limits,
-        )
-        on_runs = _freeing(buffer, results.put) if limits else results.put
-        store = self._app.store()
-        effects = self._app.effects()
-        heartbeat = self._heartbeat(store)
-        contexts = Contexts(
-            worker_id=self._worker_id, effects=effects, alive=heartbeat.alive, clock=self._store_clock
-        )
-        # The DLQ takes what the main topics took plus the headers that tell of errors.
-        producer = self._app.producer(
-            settings.topics.max_message_bytes + ERROR_HEADROOM_BYTES, linger_ms=LINGER_MS
-        )
-        events = self._events(producer)
-        consumer = self._consumer()
-        intake = self._intake(consumer, buffer, events)
-        parking = self._app.parking()
-        settler = self._settler(buffer, store, producer, events, parking, results)
-        settling = SettleLoop(
-            settler,
-            results,
-            batch_max=settings.worker.batch_max,
-            clock=self._store_clock,
-            in_flight=buffer.in_flight,
-        )
-        breakers = self._breakers(buffer, results, settling)
-        settling.on_runs = breakers.note
-        parts = WorkerParts(
-            consumer=consumer,
-            producer=producer,
-            store=store,
-            effects=effects,
-            buffer=buffer,
-            intake=intake,
-            claimer=self._claimer(buffer, store, codec, events, results),
-            settling=settling,
-            breakers=breakers,
-            executors=self._executors(buffer, contexts, on_runs, heartbeat),
-            events=events,
-            heartbeat=heartbeat,
-            metrics=self._metrics,
-            parking=parking,
-            retention=self._retention(intake, buffer),
-            due_clock=CautiousClock(self._store_clock),
-            clock=self._store_clock,
-            watchdog=self._watchdog(consumer, intake),
-            dlq_depth=DepthGauge(count=store.open_letters, metrics=self._metrics, queue=self._queue),
-        )
+        worker = self._settings.worker
         return Worker(
-            parts,
+            self._parts(self._core()),
             WorkerSettings(
                 worker_id=self._worker_id,
                 queue=self._queue,
                 topics=[self._names.main(self._queue), *sorted(self._retry_topics)],
-                batch_max=settings.worker.batch_max,
-                drain_timeout=settings.worker.drain_timeout,
+                batch_max=worker.batch_max,
+                drain_timeout=worker.drain_timeout,
             ),
+        )
+
+    def _core(self) -> _Core:
+        codec = self._app.codec()  # first: what may be wrong with it leaves nothing open
+        store = self._app.store()
+        # The DLQ takes what the main topics took plus the headers that tell of errors.
+        producer = self._app.producer(
+            self._settings.topics.max_message_bytes + ERROR_HEADROOM_BYTES, linger_ms=LINGER_MS
+        )
+        return _Core(
+            codec=codec,
+            buffer=self._buffer(),
+            results=Results(),
+            store=store,
+            producer=producer,
+            events=self._events(producer),
+            heartbeat=self._heartbeat(store),
+            parking=self._app.parking(),
+            effects=self._app.effects(),
+        )
+
+    def _parts(self, core: _Core) -> WorkerParts:
+        consumer = self._consumer()
+        intake = self._intake(consumer, core)
+        settling = SettleLoop(
+            self._settler(core),
+            core.results,
+            batch_max=self._settings.worker.batch_max,
+            clock=self._store_clock,
+            in_flight=core.buffer.in_flight,
+        )
+        breakers = self._breakers(core, settling)
+        settling.on_runs = breakers.note
+        return WorkerParts(
+            consumer=consumer,
+            producer=core.producer,
+            store=core.store,
+            effects=core.effects,
+            buffer=core.buffer,
+            intake=intake,
+            claimer=self._claimer(core),
+            settling=settling,
+            breakers=breakers,
+            executors=self._executors(core),
+            events=core.events,
+            heartbeat=core.heartbeat,
+            metrics=self._metrics,
+            parking=core.parking,
+            retention=self._retention(intake, core.buffer),
+            due_clock=CautiousClock(self._store_clock),
+            clock=self._store_clock,
+            watchdog=self._watchdog(consumer, intake),
+            dlq_depth=DepthGauge(count=core.store.open_letters, metrics=self._metrics, queue=self._queue),
+            pruner=self._pruner(),
+        )
+
+    def _buffer(self) -> ShelvingBuffer:
+        return ShelvingBuffer(
+            lanes=(THREAD, ASYNC, PROCESS, SUSPECT),
+            lane_of=self._lane_of,
+            is_retry=self._is_retry,
+            in_order=self._in_order(),
+            concurrency=self._places(),
+        )
+
+    def _places(self) -> dict[str, int]:
+        """How many jobs of a type may run at a time, where its type says so."""
+        return {t.name: t.concurrency for t in self._app.registry.job_types() if t.concurrency}
+
+    def _pruner(self) -> Pruner:
+        keep = self._settings.postgres.retention
+        return Pruner(
+            pruning=self._app.pruning(),
+            keep=None if keep == -1 else keep,
+            metrics=self._metrics,
+            clock=self._clock,
+            rng=random.SystemRandom(),
         )
 
     def _lane_of(self, job_type: str) -> str:
@@ -185,11 +222,11 @@ class WorkerBuilder:
             producer=producer, topic=self._names.events, encode=encode_event, write_log=log.write
         )
 
-    def _intake(self, consumer: SplitConsumer, buffer: Buffer, events: EventSink) -> Intake:
+    def _intake(self, consumer: SplitConsumer, core: _Core) -> Intake:
         worker = self._settings.worker
         return Intake(
             consumer=consumer,
-            buffer=buffer,
+            buffer=core.buffer,
             settings=IntakeSettings(
                 poll_batch=worker.poll_batch,
                 commit_interval=worker.commit_interval,
@@ -204,24 +241,22 @@ class WorkerBuilder:
             queue_of=lambda topic: self._names.queue_of(topic) or self._queue,
             is_retry=self._is_retry,
             clock=CautiousClock(self._store_clock),
-            events=events,
+            events=core.events,
         )
 
-    def _claimer(
-        self, buffer: Buffer, store: PostgresJobStore, codec: AvroCodec, events: EventSink, results: Results
-    ) -> Claimer:
+    def _claimer(self, core: _Core) -> Claimer:
         return Claimer(
             worker_id=self._worker_id,
-            buffer=buffer,
-            store=store,
-            codec=codec,
+            buffer=core.buffer,
+            store=core.store,
+            codec=core.codec,
             registry=self._app.registry,
             clock=self._store_clock,
             metrics=self._metrics,
-            events=events,
+            events=core.events,
             held_recheck=self._settings.worker.held_recheck,
             isolate=self._pools.isolate,
-            on_runs=results.put,
+            on_runs=core.results.put,
         )
 
     def _retention(self, intake: Intake, buffer: Buffer) -> RetentionWatch:
@@ -235,10 +270,11 @@ class WorkerBuilder:
             waits={self._names.main(self._queue): None, **tiers},
             outage=self._settings.retry.outage_allowance,
             begin=buffer.begin,
+            gaps=buffer.take_gaps,
             metrics=self._metrics,
         )
 
-    def _breakers(self, buffer: ShelvingBuffer, results: Results, settling: SettleLoop) -> Breakers:
+    def _breakers(self, core: _Core, settling: SettleLoop) -> Breakers:
         return build_breakers(
             self._app.registry,
             self._app.breakers(),
@@ -248,52 +284,48 @@ class WorkerBuilder:
                 lease=self._settings.worker.lease,
                 **shelf_limits(self._settings.worker),
             ),
-            buffer=buffer,
+            buffer=core.buffer,
             is_retry=self._is_retry,
             clock=self._store_clock,
             metrics=self._metrics,
-            on_runs=results.put,
+            on_change=lambda change: core.events.note(change.job_type, encode_breaker_event(change)),
+            on_runs=core.results.put,
             stuck=settling.stuck_types,
         )
 
-    def _settler(
-        self,
-        buffer: Buffer,
-        store: PostgresJobStore,
-        producer: KafkaJobProducer,
-        events: EventSink,
-        parking: PostgresParking,
-        results: Results,
-    ) -> Settler:
+    def _settler(self, core: _Core) -> Settler:
         policies = {job_type.name: job_type.retry for job_type in self._app.registry.job_types()}
         return Settler(
             worker_id=self._worker_id,
             group=self._group,
-            buffer=buffer,
-            store=store,
-            producer=producer,
+            buffer=core.buffer,
+            store=core.store,
+            producer=core.producer,
             names=self._names,
             tiers=self._settings.retry.tiers,
             policy_of=policies.get,
             clock=self._store_clock,
             rng=random.SystemRandom(),
             metrics=self._metrics,
-            events=events,
+            events=core.events,
             doubt=self._store_clock.doubt,
             held_recheck=self._settings.worker.held_recheck,
             in_order=self._in_order(),
-            parking=parking,
-            on_arrival=results.wake,
+            parking=core.parking,
+            on_arrival=core.results.wake,
             longest_wait=longest_wait(self._settings),
+            kept=kept_in_place(self._settings),
         )
 
     def _in_order(self) -> list[str]:
         return [job_type.name for job_type in self._app.registry.job_types() if job_type.order == "key"]
 
-    def _executors(
-        self, buffer: Buffer, contexts: Contexts, on_runs: OnRuns, heartbeat: Heartbeat
-    ) -> dict[str, Executor]:
-        worker = self._settings.worker
+    def _executors(self, core: _Core) -> dict[str, Executor]:
+        worker, alive = self._settings.worker, core.heartbeat.alive
+        contexts = Contexts(
+            worker_id=self._worker_id, effects=core.effects, alive=alive, clock=self._store_clock
+        )
+        on_runs = _freeing(core.buffer, core.results.put) if self._places() else core.results.put
         return {
             THREAD: ThreadExecutor(
                 slots=worker.concurrency,
@@ -301,7 +333,7 @@ class WorkerBuilder:
                 clock=self._store_clock,
                 contexts=contexts.of,
                 on_runs=on_runs,
-                on_room=buffer.wake,
+                on_room=core.buffer.wake,
             ),
             ASYNC: AsyncExecutor(
                 slots=worker.async_concurrency,
@@ -309,10 +341,10 @@ class WorkerBuilder:
                 clock=self._store_clock,
                 contexts=contexts.of,
                 on_runs=on_runs,
-                on_room=buffer.wake,
+                on_room=core.buffer.wake,
             ),
             **self._pools.executors(
-                clock=self._store_clock, alive=heartbeat.alive, on_runs=on_runs, on_room=buffer.wake
+                clock=self._store_clock, alive=alive, on_runs=on_runs, on_room=core.buffer.wake
             ),
         }
 

@@ -8,17 +8,19 @@ from math import inf
 from typing import TypedDict
 
 from pipeline.config import Settings
-from pipeline.config.sections import WorkerSettings
+from pipeline.config.worker_section import WorkerSettings
 from pipeline.core.breaker import Breaker
 from pipeline.core.clock import Clock
+from pipeline.core.events import BreakerChange
 from pipeline.core.metrics import Metrics
 from pipeline.core.ports import BreakerStore
+from pipeline.runtime.breaker_news import BreakerNews
 from pipeline.runtime.breakers import Breakers, BreakerSettings
 from pipeline.runtime.delivery import Run
 from pipeline.runtime.handlers import Registry
 from pipeline.runtime.shelf import ShelvingBuffer
 
-__all__ = ["DEFAULT_BREAKER", "build_breakers", "longest_wait", "shelf_limits"]
+__all__ = ["DEFAULT_BREAKER", "build_breakers", "kept_in_place", "longest_wait", "shelf_limits"]
 
 DEFAULT_BREAKER = Breaker()
 
@@ -46,6 +48,12 @@ def longest_wait(settings: Settings) -> float:
     return inf if kept == -1 else max(kept - settings.retry.outage_allowance, *settings.retry.tiers)
 
 
+def kept_in_place(settings: Settings) -> float:
+    """How long a record of a main topic is safe from being deleted there, should all workers be away at the end of it."""
+    kept = settings.topics.main_retention
+    return inf if kept == -1 else max(kept - settings.retry.outage_allowance, kept / 2)
+
+
 def build_breakers(
     registry: Registry,
     store: BreakerStore,
@@ -55,6 +63,7 @@ def build_breakers(
     is_retry: Callable[[str], bool],
     clock: Clock,
     metrics: Metrics,
+    on_change: Callable[[BreakerChange], None],
     on_runs: Callable[[Sequence[Run]], None],
     stuck: Callable[[], Mapping[str, int]],
 ) -> Breakers:
@@ -69,7 +78,9 @@ def build_breakers(
         in_order=[job_type.name for job_type in declared if job_type.order == "key"],
         clock=clock,
         rng=random.SystemRandom(),
-        metrics=metrics,
+        news=BreakerNews(
+            worker_id=settings.worker_id, queue=settings.queue, metrics=metrics, on_change=on_change
+        ),
         on_runs=on_runs,
         stuck=stuck,
     )

@@ -115,9 +115,7 @@ class PrometheusMetrics(Collector):
         self._count(catalogue.FENCED, job_type, queue, n)
 
     def partitions_stuck(self, queue: str, n: int = 1) -> None:
-        with self._lock:
-            stuck = self._numbers[catalogue.STUCK.name]
-            stuck[(queue,)] = stuck.get((queue,), 0) + n
+        self._add(catalogue.STUCK, (queue,), n)
 
     def observe_processing(self, job_type: str, queue: str, values: Sequence[float], *, outcome: str) -> None:
         self._observe(catalogue.PROCESSING, (self._bounded(job_type), queue, outcome), values)
@@ -153,11 +151,15 @@ class PrometheusMetrics(Collector):
         self._count(catalogue.OPENED, job_type, queue, n, kind)
 
     def expired(self, queue: str, kind: str, n: int) -> None:
+        self._add(catalogue.EXPIRED, (queue, kind), n)
+
+    def pruned(self, kind: str, n: int) -> None:
+        self._add(catalogue.PRUNED, (kind,), n)
+
+    def _add(self, spec: MetricSpec, labels: Labels, n: int) -> None:
         with self._lock:
-            labels = (queue, kind)
-            self._numbers[catalogue.EXPIRED.name][labels] = (
-                self._numbers[catalogue.EXPIRED.name].get(labels, 0) + n
-            )
+            numbers = self._numbers[spec.name]
+            numbers[labels] = numbers.get(labels, 0) + n
 
     def _bounded(self, job_type: str) -> str:
         return job_type if job_type in self._job_types else UNKNOWN

@@ -11,6 +11,8 @@ from math import inf, isinf
 
 import click
 
+from pipeline.adapters.avro.events import encode_breaker_event
+from pipeline.app import Pipeline
 from pipeline.cli.common import Session, app_option, pass_session
 from pipeline.cli.text import clip, iso, table, when
 from pipeline.core.breaker import (
@@ -22,6 +24,8 @@ from pipeline.core.breaker import (
     closed_by_hand,
     opened_by_hand,
 )
+from pipeline.core.events import BreakerChange, breaker_change
+from pipeline.core.ports import Outgoing
 
 __all__ = ["command"]
 
@@ -137,9 +141,28 @@ def close_breaker(session: Session, *, job_type: str, tenant: str, by: str | Non
 
 
 def _change(session: Session, key: BreakerKey, step: Step) -> None:
-    with closing(session.app(None).breakers()) as store:
-        circuit = store.change({key: step}).circuits[key]
+    """Change it, show it, and write that into the audit trail, which a breaker must not depend on."""
+    before = CLOSED_CIRCUIT
+
+    def watched(circuit: Circuit, now: float) -> Circuit:
+        nonlocal before
+        before = circuit
+        return step(circuit, now)
+
+    app = session.app(None)
+    with closing(app.breakers()) as store:
+        circuit = store.change({key: watched}).circuits[key]
     click.echo("\n".join(_table({key: circuit})))
+    if circuit != before:
+        _write_event(app, breaker_change(key, before, circuit, queue=""))
+
+
+def _write_event(app: Pipeline, change: BreakerChange) -> None:
+    record = Outgoing(app.names.events, change.job_type.encode(), encode_breaker_event(change), [])
+    with closing(app.producer(app.settings.topics.max_message_bytes, linger_ms=0)) as producer:
+        (end,) = producer.send_all([record])
+    if end.error is not None:
+        click.echo(f"done, but not written to {app.names.events}: {end.error}", err=True)
 
 
 def _who() -> str:

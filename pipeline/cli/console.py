@@ -72,7 +72,9 @@ def _consume(
     tail = open_tail(app.settings, topic, start=read_from(start, now=time.time()))
     printer = _Printer(app.codec(), app.names)
     with contextlib.suppress(KeyboardInterrupt):  # how --follow ends
-        _print(_wanted(_records(tail, follow=follow), tenant, job_type), printer, limit)
+        records = _records(tail, follow=follow)
+        wanted = (record for record in records if printer.concerns(record, tenant=tenant, job_type=job_type))
+        _print(wanted, printer, limit)
 
 
 def _print(records: Iterator[Record], printer: _Printer, limit: int | None) -> None:
@@ -109,17 +111,22 @@ def _records(tail: KafkaTail, *, follow: bool) -> Iterator[Record]:
         yield from tail.wait(_WAIT_SECONDS)
 
 
-def _wanted(records: Iterator[Record], tenant: str | None, job_type: str | None) -> Iterator[Record]:
-    for record in records:
-        job, _ = parse_job(record, queue="")
-        if tenant in (None, job.tenant) and job_type in (None, job.job_type):
-            yield record
-
-
 class _Printer:
     def __init__(self, codec: AvroCodec, names: TopicNames) -> None:
         self._codec = codec
         self._names = names
+
+    def concerns(self, record: Record, *, tenant: str | None, job_type: str | None) -> bool:
+        """Whether it is of this tenant and of this job type; None stands for any."""
+        if tenant is None and job_type is None:
+            return True
+        if record.topic == self._names.events:
+            with contextlib.suppress(PipelineError):
+                event = decode_event(record.value or b"")
+                return tenant in (None, event["tenant"]) and job_type in (None, event["job_type"])
+            return False
+        job, _ = parse_job(record, queue="")
+        return tenant in (None, job.tenant) and job_type in (None, job.job_type)
 
     def describe(self, record: Record) -> dict[str, Any]:
         """A record as JSON values, whatever is in it."""

@@ -9,13 +9,17 @@ import click
 
 from pipeline.adapters.postgres import MigrationState, MigrationStatus, migrate, status
 from pipeline.cli.common import Session, pass_session
+from pipeline.cli.db_prune import prune
 
 __all__ = ["command"]
 
 
 @click.group()
 def command() -> None:
-    """Migrate the database."""
+    """Migrate the database, and forget what is old in it."""
+
+
+command.add_command(prune)
 
 
 @command.command("migrate")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from datetime import timedelta
-
 import click
 
+from pipeline.cli.ages import read_age
 from pipeline.cli.common import Session, pass_session
 from pipeline.cli.dlq_options import queue_option
 from pipeline.cli.dlq_progress import meter
@@ -15,9 +13,6 @@ from pipeline.cli.text import printable
 from pipeline.desk import open_desk
 
 __all__ = ["purge", "reindex"]
-
-_AGE = re.compile(r"(\d{1,6})([hdw])")
-_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
 @click.command()
@@ -40,22 +35,13 @@ def reindex(session: Session, *, queue: str | None) -> None:
                 click.echo(f"  not in the topic, which was made anew: {caught.forgotten}")
 
 
-def _read_age(_ctx: click.Context, _parameter: click.Parameter, text: str) -> float:
-    found = _AGE.fullmatch(text)
-    if found is None:
-        raise click.BadParameter(
-            f"{text[:80]!r} is no age; allowed: hours, days or weeks, such as 12h, 90d, 4w"
-        )
-    return timedelta(**{_UNITS[found[2]]: int(found[1])}).total_seconds()
-
-
 @click.command()
 @click.option(
     "--older-than",
     "age",
     metavar="AGE",
     required=True,
-    callback=_read_age,
+    callback=read_age,
     help="Letters dealt with so long ago, such as 90d.",
 )
 @queue_option

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from pipeline.cli.common import Session
-from pipeline.config.sections import WorkerSettings
+from pipeline.config.worker_section import WorkerSettings
 from pipeline.core.clock import SystemClock
 from pipeline.errors import ConfigError
 from pipeline.runtime.lifecycle import stop_on_signals

@@ -18,9 +18,9 @@ from pipeline.config.sections import (
     RetrySettings,
     SchemaRegistrySettings,
     TopicsSettings,
-    WorkerSettings,
 )
 from pipeline.config.settings import Settings
+from pipeline.config.worker_section import WorkerSettings
 
 __all__ = [
     "KafkaSettings",

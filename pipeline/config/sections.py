@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from pipeline.config.base import Clash, Numbers, Options, Section, allowed
 from pipeline.core.topics import TopicSettings, tier_name
@@ -20,14 +20,22 @@ __all__ = [
     "RetrySettings",
     "SchemaRegistrySettings",
     "TopicsSettings",
-    "WorkerSettings",
 ]
 
 DAY = 86_400.0
 _SERVER = re.compile(r"([a-zA-Z_]+://)?(\[[0-9a-fA-F:]+\]|[^\s:/,\[\]]+)(:\d{1,5})?")
-_MEMBER = re.compile(r"[a-zA-Z0-9._-]+")
 _SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 _DSN = re.compile(r"postgres(ql)?://.+|\s*[a-z_]+\s*=.*", re.DOTALL)
+_RETENTION = allowed("seconds, 1 or more, or -1 for ever")
+
+
+def _check_retention(value: float) -> float:
+    if value != -1 and value < 1:
+        raise ValueError("too short")
+    return value
+
+
+Retention = Annotated[float, AfterValidator(_check_retention)]
 
 
 class KafkaSettings(Section):
@@ -85,6 +93,12 @@ class PostgresSettings(Section):
         description="How long a handler may leave its `ctx.transaction()` idle before the server rolls it back: "
         "one in a frozen worker must not keep its locks.",
     )
+    retention: Retention = Field(
+        7 * DAY,
+        description="How long jobs that have ended are remembered: a duplicate that comes later runs again. Workers delete older "
+        "ones, bit by bit, and with them workers that are gone. Not shorter than main and retry topics keep records.",
+        json_schema_extra=_RETENTION,
+    )
 
     @field_validator("dsn")
     @classmethod
@@ -99,9 +113,6 @@ class PostgresSettings(Section):
         if not _SCHEMA.fullmatch(value):
             raise ValueError("not a plain name")
         return value
-
-
-_RETENTION = allowed("seconds, 1 or more, or -1 for ever")
 
 
 class TopicsSettings(Section):
@@ -119,25 +130,18 @@ class TopicsSettings(Section):
     max_message_bytes: int = Field(
         1_048_576, ge=1024, le=104_857_600, description="The largest record that a main topic takes."
     )
-    main_retention: float = Field(
+    main_retention: Retention = Field(
         7 * DAY, description="How long main topics keep records.", json_schema_extra=_RETENTION
     )
-    retry_retention: float = Field(
+    retry_retention: Retention = Field(
         7 * DAY, description="How long retry topics keep records.", json_schema_extra=_RETENTION
     )
-    dlq_retention: float = Field(
+    dlq_retention: Retention = Field(
         30 * DAY, description="How long DLQ topics keep records.", json_schema_extra=_RETENTION
     )
-    events_retention: float = Field(
+    events_retention: Retention = Field(
         30 * DAY, description="How long the events topic keeps records.", json_schema_extra=_RETENTION
     )
-
-    @field_validator("main_retention", "retry_retention", "dlq_retention", "events_retention")
-    @classmethod
-    def _check_retention(cls, value: float) -> float:
-        if value != -1 and value < 1:
-            raise ValueError("too short")
-        return value
 
     @model_validator(mode="after")
     def _check_replicas(self) -> TopicsSettings:
@@ -266,141 +270,6 @@ class SchemaRegistrySettings(Section):
         if self.password.get_secret_value() and not self.username:
             raise Clash(
                 "schema_registry.username", self.username, "a name, as schema_registry.password is given"
-            )
-        return self
-
-
-class WorkerSettings(Section):
-    """A worker process."""
-
-    concurrency: int = Field(16, ge=1, le=1024, description="Threads for handlers that are plain functions.")
-    async_concurrency: int = Field(
-        100, ge=1, le=100_000, description="`async` handlers running at the same time."
-    )
-    process_concurrency: int = Field(
-        0,
-        ge=0,
-        le=1024,
-        description="Child processes for handlers of job types that run in a process; 0: one for each core.",
-    )
-    process_max_jobs: int = Field(
-        10_000, ge=1, le=1_000_000_000, description="A child process is replaced after so many jobs."
-    )
-    process_memory_mb: int = Field(
-        0,
-        ge=0,
-        le=16_777_216,
-        description="Memory that a child process may have, itself included; 0: no limit. A job that needs more has crashed.",
-    )
-    suspect_concurrency: int = Field(
-        4,
-        ge=1,
-        le=1024,
-        description="Jobs of workers that died which run at the same time, each alone in a child process.",
-    )
-    buffer_jobs: int = Field(
-        5000, ge=1, le=1_000_000, description="Fetched jobs that may wait for a free slot."
-    )
-    buffer_mb: float = Field(64.0, ge=0.1, le=65_536, description="The same in megabytes.")
-    delay_buffer_jobs: int = Field(
-        20_000,
-        ge=1,
-        le=10_000_000,
-        description="Jobs that are not due yet and wait in memory; as many may wait for their key.",
-    )
-    ahead_max: int = Field(
-        200_000,
-        ge=1,
-        le=100_000_000,
-        description="Records fetched from a partition from its first unfinished job on; then it waits for that job.",
-    )
-    batch_max: int = Field(500, ge=1, le=10_000, description="Jobs claimed or settled by one statement.")
-    poll_batch: int = Field(1000, ge=1, le=100_000, description="Records taken from the client by one poll.")
-    commit_interval: float = Field(1.0, ge=0.01, le=600, description="How often offsets are committed.")
-    drain_timeout: float = Field(
-        25.0, ge=0, le=86_400, description="How long running jobs may take to finish after SIGTERM."
-    )
-    revoke_timeout: float = Field(
-        5.0,
-        ge=0,
-        le=3600,
-        description="How long running jobs may take to finish when their partition is taken away.",
-    )
-    lease: float = Field(
-        15.0, ge=0.1, le=3600, description="A worker without a heartbeat for so long counts as dead."
-    )
-    heartbeat_interval: float = Field(
-        3.0, ge=0.01, le=1200, description="How often a worker renews its lease; at most a third of it."
-    )
-    held_recheck: float = Field(
-        1.0, ge=0.01, le=600, description="How soon a job that a live worker holds is looked at again."
-    )
-    rebalance_protocol: Literal["cooperative-sticky", "range", "consumer"] = Field(
-        "cooperative-sticky",
-        description="How the group shares partitions: a strategy of the classic protocol, or `consumer` (KIP-848, Kafka 4).",
-    )
-    static_member_id: str = Field(
-        "",
-        max_length=200,
-        description="Makes this worker a static member of its group: back within the session timeout, it finds its partitions "
-        "as they were. Another one for each worker.",
-        json_schema_extra=allowed("a-z, A-Z, 0-9, '.', '_' and '-', at most 200; empty: none"),
-    )
-    session_timeout: float = Field(
-        10.0,
-        ge=0.1,
-        le=3600,
-        description="The group gives a silent worker's partitions to others after so long. With `consumer` the broker decides.",
-    )
-    max_poll_interval: float = Field(
-        300.0, ge=1, le=86_400, description="The group does the same with a worker that has stopped polling."
-    )
-    stuck_after: float = Field(
-        60.0,
-        ge=1,
-        le=86_400,
-        description="A partition that has records and gives none for so long is stuck: the worker joins the group anew.",
-    )
-    http_host: str = Field("127.0.0.1", min_length=1, description="Address of /metrics, /livez and /readyz.")
-    http_port: int | None = Field(
-        9464,
-        ge=0,
-        le=65_535,
-        description="Port of the same.",
-        json_schema_extra=allowed("0 to 65535 (0: any free one), or 'off'"),
-    )
-
-    @field_validator("static_member_id")
-    @classmethod
-    def _check_member_id(cls, value: str) -> str:
-        if value and not _MEMBER.fullmatch(value):
-            raise ValueError("other characters than those")
-        return value
-
-    @field_validator("http_port", mode="before")
-    @classmethod
-    def _read_off(cls, value: object) -> object:
-        return None if value in ("off", -1, "-1") else value
-
-    @model_validator(mode="after")
-    def _check_times(self) -> WorkerSettings:
-        if self.heartbeat_interval * 3 > self.lease * (1 + 1e-9):
-            raise Clash(
-                "worker.heartbeat_interval",
-                self.heartbeat_interval,
-                f"at most a third of worker.lease, which is {self.lease}",
-            )
-        if self.session_timeout > self.max_poll_interval:
-            raise Clash(
-                "worker.session_timeout",
-                self.session_timeout,
-                f"at most worker.max_poll_interval, which is {self.max_poll_interval}",
-            )
-        if self.revoke_timeout >= self.max_poll_interval:  # nothing is polled meanwhile
-            raise Clash(
-                "worker.revoke_timeout",
-                self.revoke_timeout,
-                f"less than worker.max_poll_interval, which is {self.max_poll_interval}",
             )
         return self
 

@@ -24,8 +24,8 @@ from pipeline.config.sections import (
     RetrySettings,
     SchemaRegistrySettings,
     TopicsSettings,
-    WorkerSettings,
 )
+from pipeline.config.worker_section import WorkerSettings
 from pipeline.core.topics import check_name
 
 __all__ = ["Settings", "active_layers"]

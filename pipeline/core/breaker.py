@@ -82,7 +82,8 @@ class Breaker:
     for as long again.
 
     Failed attempts count, and overrun time limits; with `errors` only those errors. What the handler means for the job alone
-    (permanent errors, `Reject`, `Cancel`, `Snooze`) does not, nor what the handler never saw. With `per_tenant` each tenant of
+    (permanent errors, `Reject`, `Cancel`, `Snooze`) does not, nor what the handler never saw, nor the retries in place of a job
+    that runs in order: only its first failure tells of others. With `per_tenant` each tenant of
     the job type has a breaker of its own. Raises `ConfigError` on values that make no sense.
     """
 

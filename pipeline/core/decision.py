@@ -24,7 +24,7 @@ from pipeline.core.outcome import (
 )
 from pipeline.core.state import JobState, Trigger
 
-__all__ = ["COMPLETED", "DeadLetter", "Decision", "Finish", "LetGo", "RunLater", "decide"]
+__all__ = ["COMPLETED", "DeadLetter", "Decision", "Finish", "LetGo", "RunLater", "decide", "in_place"]
 
 
 class Finish(NamedTuple):
@@ -70,6 +70,7 @@ Decision = Finish | RunLater | DeadLetter | LetGo
 
 COMPLETED = Finish(JobState.COMPLETED, (Trigger.SUCCESS,))  # what a success always leads to
 MOST_CRASHES = 2  # deaths of its own after which a job is not run again
+WAITS_TOO_LONG = "waits_too_long"  # the reason of letters of jobs in order whose topic would not keep them
 _DEFAULT = Backoff()
 
 
@@ -192,6 +193,30 @@ def _after_snooze(job: Job, outcome: Snoozed, *, tiers: Sequence[float], now: fl
         failure=None,
         triggers=(Trigger.SNOOZED,),
         reason=outcome.reason,
+    )
+
+
+def in_place(
+    decision: RunLater, *, written_at: float, kept: float, now: float, tiers: Sequence[float]
+) -> RunLater | DeadLetter:
+    """Let the job wait where its record lies, in a main topic, which may delete it `kept` seconds after it was written.
+
+    What would be due later than that is dead now: it can be replayed, and the next job of its key goes on. A wait that is no
+    longer than the longest tier is always taken.
+    """
+    if decision.due_at <= max(written_at + kept, now + max(tiers)):
+        return decision._replace(in_place=True)
+    note = (
+        f"to run again in {decision.due_at - now:.0f} s, {decision.due_at - written_at:.0f} s after its record was written; "
+        f"allowed for a job that runs in order, and waits in its main topic: {kept:.0f} s after that "
+        "(topics.main_retention less retry.outage_allowance)"
+    )
+    failure = decision.failure or Failure("pipeline.Snooze", "")
+    text = f"{failure.message} ({note})" if failure.message else note
+    return DeadLetter(
+        WAITS_TOO_LONG,
+        failure._replace(message=shorten(text, MAX_MESSAGE)),
+        (Trigger.ERROR, Trigger.REJECTED),
     )
 
 

@@ -1,15 +1,24 @@
-"""Lifecycle events: each move of a job, as a value. They go to the events topic and to the log."""
+"""Lifecycle events: each move of a job, and each change of a breaker, as a value. They go to the events topic and to the log."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from pipeline.core.breaker import BreakerKey, Circuit
 from pipeline.core.claims import Claim
 from pipeline.core.decision import DeadLetter, Decision, Finish, LetGo, RunLater
 from pipeline.core.job import Job
 from pipeline.core.state import JobState, Trigger, move
 
-__all__ = ["Move", "move_of_success", "moves_of_claim", "moves_of_decision", "moves_of_repeat"]
+__all__ = [
+    "BreakerChange",
+    "Move",
+    "breaker_change",
+    "move_of_success",
+    "moves_of_claim",
+    "moves_of_decision",
+    "moves_of_repeat",
+]
 
 
 class Move(NamedTuple):
@@ -30,6 +39,38 @@ class Move(NamedTuple):
     duration: float | None = None
     reason: str = ""
     error_class: str = ""
+
+
+class BreakerChange(NamedTuple):
+    """A breaker came into another state. An empty tenant means all of them; `queue` is empty where a person did it.
+
+    `by` is the worker or the person; `reason` why it is, or was, open; `opened` how often it has opened so far. `at` is in epoch
+    seconds.
+    """
+
+    job_type: str
+    tenant: str
+    queue: str
+    previous: str
+    state: str
+    reason: str
+    by: str
+    at: float
+    opened: int
+
+
+def breaker_change(key: BreakerKey, before: Circuit, after: Circuit, *, queue: str) -> BreakerChange:
+    return BreakerChange(
+        key.job_type,
+        key.tenant,
+        queue,
+        before.state,
+        after.state,
+        after.reason or before.reason,
+        after.by,
+        after.changed_at,
+        after.opened,
+    )
 
 
 # How a job came from the state of its row to `queued`, before the worker claimed it.

@@ -37,13 +37,18 @@ class Letter(NamedTuple):
     job: Job
     problem: str
     reason: str
-    last: Trouble
     dialect: Dialect = Dialect.PIPELINE
     origin: str = ""
 
+    # Read on demand: a replay does not ask, and it would be a third of the reading.
+    @property
+    def last(self) -> Trouble:
+        """The error that the job died of."""
+        return trouble_of(dict(self.record.headers), self.dialect)
+
     @property
     def first(self) -> Trouble:
-        """The first error that the job met; read on demand, as only people ask for it."""
+        """The first error that the job met."""
         return trouble_of(dict(self.record.headers), self.dialect, first=True)
 
     @property
@@ -52,8 +57,7 @@ class Letter(NamedTuple):
 
     @property
     def dead_at(self) -> float:
-        """When the job died: what the worker wrote, else the record's own timestamp."""
-        return self.last.at or self.record.timestamp
+        return _died_at(self.record, self.last)
 
     @property
     def is_ours(self) -> bool:
@@ -61,19 +65,23 @@ class Letter(NamedTuple):
         return self.dialect is Dialect.PIPELINE or not self.problem
 
 
+def _died_at(record: Record, last: Trouble) -> float:
+    """What the worker wrote, else the record's own timestamp."""
+    return last.at or record.timestamp
+
+
 def read_letter(record: Record, *, queue: str) -> Letter:
     """Read a record of the DLQ topic of `queue`. Never raises."""
     job, problem = h.parse_job(record, queue=queue)
     headers = dict(record.headers)
     dialect = dialect_of(headers)
-    last = trouble_of(headers, dialect)
     if dialect is Dialect.PIPELINE:
         reason = (headers.get(h.REASON) or b"").decode("utf-8", "backslashreplace")
-        return Letter(record, job, problem, reason, last)
+        return Letter(record, job, problem, reason)
     origin = origin_of(record.headers, dialect)
     if problem and origin.topic and origin.offset >= 0:
         job = job._replace(job_id=source_job_id(origin))
-    return Letter(record, job, problem, dialect.value, last, dialect, origin.topic)
+    return Letter(record, job, problem, dialect.value, dialect, origin.topic)
 
 
 # --- for the index
@@ -103,7 +111,7 @@ def facts_of(letter: Letter) -> LetterFacts:
         *_place(letter.first),
         *_place(last),
         len(record.value or b""),
-        round(letter.dead_at, 3),
+        round(_died_at(record, last), 3),
     )
 
 
@@ -131,7 +139,7 @@ def matches(selection: Selection, letter: Letter) -> bool:
         and (not selection.reasons or letter.reason in selection.reasons)
         and (not selection.errors or not selection.errors.isdisjoint(class_names(last.error_class)))
         and not selection.schemas
-        and selection.since <= letter.dead_at < selection.until
+        and selection.since <= _died_at(letter.record, last) < selection.until
         and selection.search.lower() in last.message.lower()
     )
 

@@ -125,6 +125,11 @@ EXPIRED = _counter(
     "Records that their topic deleted before their jobs had ended: these jobs are lost. kind is main or retry.",
     ("queue", "kind"),
 )
+PRUNED = _counter(
+    "store_pruned",
+    "Rows that this worker deleted from the store after postgres.retention; kind is job or worker.",
+    ("kind",),
+)
 PROCESSING = _histogram(
     "job_processing", "From the start of a handler to its end, by how it ended.", (*_JOB, "outcome")
 )
@@ -157,6 +162,7 @@ CATALOGUE = (
     SHELVED,
     OPENED,
     EXPIRED,
+    PRUNED,
     PROCESSING,
     WAITING,
 )
@@ -221,6 +227,8 @@ class Metrics(Protocol):
 
     def expired(self, queue: str, kind: str, n: int) -> None: ...
 
+    def pruned(self, kind: str, n: int) -> None: ...
+
 
 class NoMetrics:
     """Counts nothing: for publishers and tests that have nobody to tell."""
@@ -232,4 +240,4 @@ class NoMetrics:
     duplicates = held = rescued = crashed = fenced = partitions_stuck = _ignore
     observe_processing = observe_waiting = _ignore
     set_lag = set_dlq_depth = set_buffer_fill = set_running = set_delayed = set_settles_held = _ignore
-    set_breaker = set_shelved = breaker_opened = expired = _ignore
+    set_breaker = set_shelved = breaker_opened = expired = pruned = _ignore

@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["OffsetTracker", "Partition"]
+__all__ = ["MOST_GAPS", "Gap", "OffsetTracker", "Partition"]
+
+MOST_GAPS = 10_000
 
 
 class Partition(NamedTuple):
@@ -21,6 +23,17 @@ class Partition(NamedTuple):
 
     topic: str
     number: int
+
+
+class Gap(NamedTuple):
+    """Between two records that came one after the other: offsets from `start` to before `end` were not there to be read.
+
+    Markers of transactions, aborted records and compaction leave gaps, and so does retention that overtakes the reader.
+    """
+
+    partition: Partition
+    start: int
+    end: int
 
 
 class _Tracked:
@@ -42,6 +55,7 @@ class OffsetTracker:
     def __init__(self) -> None:
         self._partitions: dict[Partition, _Tracked] = {}
         self._epochs = 0
+        self._gaps: deque[Gap] = deque(maxlen=MOST_GAPS)
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Start new epochs. A partition that is assigned already keeps its own."""
@@ -81,11 +95,20 @@ class OffsetTracker:
         pending = tracked.pending
         if offset < (tracked.next_offset or 0):
             return tracked.epoch  # done before: noted again, it would let the offset fall
-        if not pending or offset > pending[-1]:
+        expected = pending[-1] + 1 if pending else tracked.next_offset
+        if expected is None or offset >= expected:
             pending.append(offset)
+            if expected is not None and offset > expected:
+                self._gaps.append(Gap(partition, expected, offset))
         elif pending[at := bisect_left(pending, offset)] != offset:
             pending.insert(at, offset)
         return tracked.epoch
+
+    def take_gaps(self) -> list[Gap]:
+        """Those since the last call, the latest 10,000 of them."""
+        gaps = list(self._gaps)
+        self._gaps.clear()
+        return gaps
 
     def done(self, partition: Partition, offset: int, epoch: int) -> bool:
         """Note that a record needs no more work. False when its epoch is over, and nothing is noted."""

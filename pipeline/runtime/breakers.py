@@ -10,7 +10,6 @@ A thread of its own talks to the store: what was counted, one look at what all s
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -20,20 +19,18 @@ from pipeline.core.breaker import (
     CLOSED_CIRCUIT,
     Breaker,
     BreakerKey,
-    BreakerState,
-    Circuit,
-    OpenReason,
+    Sign,
     key_of,
     probe_end,
     sign_of,
 )
 from pipeline.core.clock import Clock
 from pipeline.core.decision import DeadLetter, Finish
-from pipeline.core.metrics import Metrics
 from pipeline.core.offsets import Partition
 from pipeline.core.outcome import Snoozed, Succeeded
 from pipeline.core.ports import BreakerStore
 from pipeline.errors import StoreUnavailable
+from pipeline.runtime.breaker_news import BreakerNews
 from pipeline.runtime.breaker_probes import Probes
 from pipeline.runtime.breaker_view import BreakerView, Change
 from pipeline.runtime.delivery import Delivery, Run
@@ -42,15 +39,12 @@ from pipeline.runtime.shelf import ShelvingBuffer
 
 __all__ = ["BreakerSettings", "Breakers"]
 
-log = logging.getLogger("pipeline.breaker")
-
 LOOK_SECONDS = 0.5
 RAMP_STEP = 0.1  # how often jobs are let go after closing
 FORGET_SECONDS = 86_400.0
 LONGEST_PUT_OFF = 3600.0
 PUT_OFF = "breaker"  # the reason that a job's story gives
 STUCK_TYPE = 100  # runs whose next record Kafka refuses, after which no more of the type are started
-_STATES = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
 
 class BreakerSettings(NamedTuple):
@@ -80,7 +74,7 @@ class Breakers:
         in_order: Collection[str],
         clock: Clock,
         rng: Random,
-        metrics: Metrics,
+        news: BreakerNews,
         on_runs: Callable[[Sequence[Run]], None],
         stuck: Callable[[], Mapping[str, int]],
     ) -> None:
@@ -93,14 +87,13 @@ class Breakers:
         self._in_order = frozenset(in_order)
         self._clock = clock
         self._rng = rng
-        self._metrics = metrics
+        self._news = news
         self._on_runs = on_runs
         self._stuck = stuck
         self._lock = threading.Lock()
         self._view = BreakerView(breakers, worker_id=settings.worker_id)
         self._probes = Probes(self._view, worker_id=settings.worker_id, lease=settings.lease)
         self._clogged: frozenset[str] = frozenset()  # job types of which too many runs cannot be settled
-        self._shown: dict[str, int] = {}
         self._forget_due = 0.0
         self._wake = threading.Event()
         self._stopped = threading.Event()
@@ -215,28 +208,40 @@ class Breakers:
             self._wake.set()
         elif breaker is not None and self._view.note(
             key_of(breaker, run.delivery.job),
-            sign,
+            self._counted(sign, run.delivery),
             ended=dead or isinstance(decision, Finish),
             dead=dead,
             now=run.finished_at,
         ):
             self._wake.set()
 
+    def _counted(self, sign: Sign, delivery: Delivery) -> Sign:
+        """What a run tells of others. A job that runs in order is tried again in its place, while nothing else of its key may run:
+        its first failure counts, so that ten in a row are those of ten jobs.
+        """
+        repeats = sign is Sign.BAD and delivery.job.attempt > 1 and delivery.job.job_type in self._in_order
+        return Sign.SILENT if repeats else sign
+
     # --- on its own thread
 
     def loop(self) -> None:
         """Until `stop`. An outage of the store is waited out: what is held stays held, by what was known last."""
-        for job_type in self._breakers:
-            self._metrics.set_breaker(job_type, self._settings.queue, 0)
+        self._news.begin(self._breakers)
         looked_at = 0.0
         while not self._stopped.is_set():
             ramping = self._view.ramping(self._clock.time())
             woken = self._wake.wait(RAMP_STEP if ramping else LOOK_SECONDS)
             self._wake.clear()
-            if woken or not ramping or self._clock.monotonic() - looked_at >= LOOK_SECONDS:
+            ask = woken or not ramping or self._clock.monotonic() - looked_at >= LOOK_SECONDS
+            if ask:
                 looked_at = self._clock.monotonic()
-                self._talk()
-            self._move()
+            self.turn(ask=ask)
+
+    def turn(self, *, ask: bool = True) -> None:
+        """What the loop does time after time: ask the store, if it is time to, and move what may go."""
+        if ask:
+            self._talk()
+        self._move()
 
     def stop(self) -> None:
         """End the loop, and let others probe what this worker was to probe."""
@@ -246,9 +251,12 @@ class Breakers:
             steps = self._probes.hand_back()
         try:
             if steps:
-                self._store.change(steps)
+                changed = self._store.change(steps).circuits
+                with self._lock:
+                    changes = self._view.take_in(changed, all_of_them=False, now=self._clock.time())
+                self._tell(changes)
         except StoreUnavailable as error:
-            log.warning("cannot hand probes back: %s", error, extra={"action": "breaker_store_failed"})
+            self._news.store_away("hand probes back", error)
         self._store.close()
 
     def _talk(self) -> None:
@@ -264,15 +272,18 @@ class Breakers:
             with self._lock:
                 self._view.not_told()
             if not self._stopped.is_set():  # then it is this worker itself that has closed it
-                log.warning("cannot ask for breakers: %s", error, extra={"action": "breaker_store_failed"})
+                self._news.store_away("ask for breakers", error)
             return
         with self._lock:
             changes = self._view.take_in(changed, all_of_them=False, now=now)
             changes += self._view.take_in(found, all_of_them=True, now=now)
             for key in self._probes.granted(now):
                 self._send_probe(key)
+        self._tell(changes)
+
+    def _tell(self, changes: Iterable[Change]) -> None:
         for change in changes:
-            self._tell(change)
+            self._news.tell(change, self._view.circuits)
 
     def _send_probe(self, key: BreakerKey) -> None:
         taken = self._buffer.unshelve(key, 1)
@@ -297,7 +308,7 @@ class Breakers:
                     self._release(key, now)
                 if barred:
                     self._move_along(barred)
-        self._show(shelved)
+        self._news.show_shelved(shelved)
 
     def _release(self, key: BreakerKey, now: float) -> None:
         allowed = 0.0 if key.job_type in self._clogged else self._view.allowance(key, now)
@@ -317,60 +328,5 @@ class Breakers:
         limits = {job_type: STUCK_TYPE / 2 if job_type in self._clogged else STUCK_TYPE for job_type in stuck}
         clogged = frozenset(job_type for job_type, runs in stuck.items() if runs >= limits[job_type])
         for job_type in clogged - self._clogged:
-            log.error(
-                "no more jobs of %s are started: Kafka refuses the next records of those that ran",
-                job_type,
-                extra={"action": "clogged", "job_type": job_type},
-            )
+            self._news.clogged(job_type)
         self._clogged = clogged
-
-    # --- telling
-
-    def _tell(self, change: Change) -> None:
-        key, before, after = change
-        level, words = _words(before, after)
-        if after.opened > before.opened and after.by == self._settings.worker_id:
-            self._metrics.breaker_opened(key.job_type, self._settings.queue, kind=after.reason)
-        log.log(
-            level,
-            "breaker of %s: %s",
-            key.job_type,
-            words,
-            extra={
-                "action": f"breaker_{after.state}",
-                "job_type": key.job_type,
-                "tenant": key.tenant,
-                "reason": after.reason or before.reason,
-                "by": after.by,
-            },
-        )
-        circuits = [c for k, c in self._view.circuits.items() if k.job_type == key.job_type]
-        worst = max((_STATES[circuit.state] for circuit in circuits), default=0)
-        self._metrics.set_breaker(key.job_type, self._settings.queue, worst)
-
-    def _show(self, shelved: Mapping[BreakerKey, int]) -> None:
-        by_type: dict[str, int] = dict.fromkeys(self._shown, 0)
-        for key, jobs in shelved.items():
-            by_type[key.job_type] = by_type.get(key.job_type, 0) + jobs
-        for job_type, jobs in by_type.items():
-            self._metrics.set_shelved(job_type, self._settings.queue, jobs)
-        self._shown = {job_type: jobs for job_type, jobs in by_type.items() if jobs}
-
-
-def _words(before: Circuit, after: Circuit) -> tuple[int, str]:
-    """How loud a change is told, and in which words."""
-    if after.state is BreakerState.CLOSED:
-        return logging.WARNING, "closed, its jobs are let go gradually"
-    if after.state is BreakerState.HALF_OPEN:
-        return logging.INFO, "half-open, one job is tried"
-    if before.state is not BreakerState.CLOSED:
-        return logging.WARNING, "the job that was tried tells no better, its jobs wait on"
-    return {
-        OpenReason.FAILURES: (logging.ERROR, "open after failures in a row, its jobs wait"),
-        OpenReason.RATIO: (logging.ERROR, "open, too many of its runs fail, its jobs wait"),
-        OpenReason.DLQ_FLOOD: (
-            logging.CRITICAL,
-            "open, most of its jobs would die: they wait instead of draining their topic into the DLQ",
-        ),
-        OpenReason.OPERATOR: (logging.WARNING, "opened by hand, its jobs wait"),
-    }[OpenReason(after.reason)]

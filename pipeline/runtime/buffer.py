@@ -29,7 +29,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from pipeline.core.caps import Caps
-from pipeline.core.offsets import OffsetTracker, Partition
+from pipeline.core.offsets import Gap, OffsetTracker, Partition
 from pipeline.core.order import KeyGate
 from pipeline.core.stuck import Progress
 from pipeline.runtime.delivery import Delivery
@@ -103,7 +103,8 @@ class Buffer:
         self._parked: dict[str, list[Delivery]] = {}
         self._flying: Counter[Partition] = Counter()
         self._leaving: set[Partition] = set()
-        self._jobs = self._bytes = self._retries = 0
+        self._jobs = self._bytes = 0
+        self._retries: Counter[Partition] = Counter()
 
     # --- assignments
 
@@ -117,6 +118,10 @@ class Buffer:
         with self._changed:
             for partition, offset in places.items():
                 self._tracker.begin(partition, offset)
+
+    def take_gaps(self) -> list[Gap]:
+        with self._changed:
+            return self._tracker.take_gaps()
 
     def assigned(self) -> list[Partition]:
         with self._changed:
@@ -421,7 +426,12 @@ class Buffer:
 
     def load(self) -> Load:
         with self._changed:
-            return Load(self._jobs, self._bytes, self._retries)
+            return Load(self._jobs, self._bytes, self._retries.total())
+
+    def retries(self) -> Counter[Partition]:
+        """How much of retry topics is held, by partition."""
+        with self._changed:
+            return self._retries.copy()
 
     def aside(self) -> Aside:
         """What waits for its key, and in which partitions."""
@@ -448,7 +458,7 @@ class Buffer:
 
     def _count(self, delivery: Delivery) -> None:
         if delivery.is_retry:
-            self._retries += 1
+            self._retries[delivery.partition] += 1
         elif delivery.aside:
             self._add_aside(delivery, 1)
         else:
@@ -457,7 +467,7 @@ class Buffer:
 
     def _uncount(self, delivery: Delivery) -> None:
         if delivery.is_retry:
-            self._retries -= 1
+            self._retries[delivery.partition] -= 1
         elif delivery.aside:
             self._add_aside(delivery, -1)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pipeline.core import headers as h
-from pipeline.core.dialects import error_prefixes
+from pipeline.core.dialects import Dialect, error_prefixes
 from pipeline.core.letters import Letter
 from pipeline.core.parked import PARKED, is_parked
 from pipeline.core.ports import Outgoing, Parking
@@ -76,17 +76,16 @@ def whole(letter: Letter, parking: Parking) -> Letter:
 def outgoing(letter: Letter, *, topic: str, value: bytes | None = None) -> Outgoing:
     """The record of a replay; with another payload where `value` is given."""
     record = _ours(letter, topic) if letter.is_ours else _theirs(letter, topic)
-    headers = [(name, each) for name, each in record.headers if name != PARKED]
     if value is None:
-        return record._replace(headers=headers)
+        return record
     # The new payload names its schema in front of it.
-    return record._replace(value=value, headers=[each for each in headers if each[0] != h.SCHEMA_ID])
+    headers = [each for each in record.headers if each[0] != h.SCHEMA_ID]
+    return record._replace(value=value, headers=headers)
 
 
 def _ours(letter: Letter, topic: str) -> Outgoing:
-    again = replay_record(letter.record, letter.job, topic=topic)
-    drop = error_prefixes(letter.dialect)
-    return again._replace(headers=[each for each in again.headers if not each[0].startswith(drop)])
+    drop = () if letter.dialect is Dialect.PIPELINE else error_prefixes(letter.dialect)
+    return replay_record(letter.record, letter.job, topic=topic, drop=drop)
 
 
 def _theirs(letter: Letter, topic: str) -> Outgoing:
@@ -94,6 +93,7 @@ def _theirs(letter: Letter, topic: str) -> Outgoing:
     changes: dict[str, bytes | None] = {
         h.REPLAYS: b"%d" % (letter.job.replays + 1),
         LETTER: letter_mark(letter.job.queue, *letter.position),
+        PARKED: None,
     }
     headers = h.forward_headers(letter.record, changes, drop=error_prefixes(letter.dialect))
     return Outgoing(topic, letter.record.key, letter.record.value, headers)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,10 +28,11 @@ from pipeline.runtime.dlq_judge import judged
 from pipeline.runtime.dlq_pace import Pace
 from pipeline.runtime.dlq_ports import LetterIndex, LetterTopics
 from pipeline.runtime.dlq_records import LetterGone, Targets, outgoing, whole
+from pipeline.runtime.read_ahead import ReadAhead
 
 __all__ = ["Progress", "Remark", "Report", "Tools", "run_replay"]
 
-BATCH_LETTERS = 1000
+BATCH_LETTERS = 4000
 BATCH_BYTES = 8_000_000
 READ_ACROSS = 1000  # letters between two wanted ones that are read rather than sought over
 MAX_REMARKS = 10
@@ -139,14 +140,20 @@ class _Run:
         spans = {queue: self._spans(queue, of) for queue, of in self._task.ends.items()}
         self.report.wanted = sum(span.letters for of in spans.values() for span in of)
         for queue, wanted in spans.items():
-            with contextlib.closing(self._tools.source.read(self._tools.topics[queue], wanted)) as records:
-                for batch in _batches(records, self._pace.batch(BATCH_LETTERS)):
+            with ReadAhead(self._letters(queue, wanted)) as batches:
+                for batch in batches:
                     if not self._pace.wait(self._hold):
                         return TaskState.PAUSED
-                    self._batch(queue, [read_letter(record, queue=queue) for record in batch])
+                    self._batch(queue, batch)
                     if self._broken:
                         return TaskState.FAILED
         return TaskState.DONE
+
+    def _letters(self, queue: str, wanted: Sequence[Span]) -> Generator[list[Letter]]:
+        """Those of one queue, in batches."""
+        with contextlib.closing(self._tools.source.read(self._tools.topics[queue], wanted)) as records:
+            for batch in _batches(records, self._pace.batch(BATCH_LETTERS)):
+                yield [read_letter(record, queue=queue) for record in batch]
 
     def save(self, state: TaskState) -> None:
         self._index.save(self._task.id, state, cursor=self._cursor, counts=self.report.counts)

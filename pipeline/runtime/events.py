@@ -87,6 +87,13 @@ class EventSink:
         self._send(period, told)
         self._log(moves)
 
+    def note(self, key: str, value: bytes) -> None:
+        """Write an event that is not of a job."""
+        with self._changed:
+            period = self._period
+            period.sent += 1
+        self._hand_over(period, [(key.encode(), value)])
+
     def seal(self) -> int:
         """Send what still waits, and end a period; give its number for `acknowledged`."""
         with self._changed:

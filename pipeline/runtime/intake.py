@@ -115,7 +115,8 @@ class Intake:
     def _press_back(self) -> None:
         """Pause what is full until there is room again. Retries that wait must not stop main topics, nor the other way.
 
-        When too much waits for its key, only the partitions stop that it lies in.
+        When too much waits for its key, only the partitions stop that it lies in. When too many retries wait, only the
+        partitions stop that hold more than their share: those of the other tiers, and tenants, may be due long before.
         """
         load, aside, limits = self._buffer.load(), self._buffer.aside(), self._settings.limits
         self._main_full = _full(self._main_full, 0.5, load.jobs / limits.jobs, load.bytes / limits.bytes)
@@ -125,6 +126,8 @@ class Intake:
         wanted = {p for p in self._buffer.assigned() if self._must_pause(p)}
         if self._aside_full:
             wanted |= aside.partitions.intersection(self._buffer.assigned())
+        if self._waiting_full:
+            wanted |= self._over_their_share()
         wanted |= self._far_ahead()
         if pause := wanted - self._paused:
             self._consumer.pause(sorted(pause))
@@ -142,7 +145,14 @@ class Intake:
         return self._ahead
 
     def _must_pause(self, partition: Partition) -> bool:
-        return self._draining or (self._waiting_full if self.is_retry(partition.topic) else self._main_full)
+        return self._draining or (self._main_full and not self.is_retry(partition.topic))
+
+    def _over_their_share(self) -> set[Partition]:
+        """Partitions of retry topics that fill the delay buffer. All others together can take as much again, and no more."""
+        held = self._buffer.retries()
+        sharing = [p for p in self._buffer.assigned() if self.is_retry(p.topic)]
+        share = self._settings.limits.waiting / max(1, len(sharing))
+        return {p for p in sharing if held[p] >= (0.9 * share if p in self._paused else share)}
 
     def fill(self) -> float:
         """How full the buffer for main topics is, from 0 to 1 and a little beyond."""

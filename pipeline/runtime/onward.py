@@ -63,8 +63,11 @@ def parked_letter(letter: Outgoing) -> Outgoing:
     return Outgoing(letter.topic, letter.key, b"", [*headers, (PARKED, b"true")])
 
 
-def replay_record(letter: Record, job: Job, *, topic: str) -> Outgoing:
-    """A record for the main topic: same id, key and bytes, attempts afresh, error headers gone, replays counted."""
+def replay_record(letter: Record, job: Job, *, topic: str, drop: tuple[str, ...] = ()) -> Outgoing:
+    """A record for the main topic: same id, key and bytes, attempts afresh, error headers gone, replays counted.
+
+    `drop` are prefixes of more headers that tell of errors.
+    """
     changes: dict[str, bytes | None] = {
         h.ATTEMPT: b"1",
         h.HOP: b"%d" % (job.hop + 1),
@@ -72,8 +75,9 @@ def replay_record(letter: Record, job: Job, *, topic: str) -> Outgoing:
         h.NOT_BEFORE: None,
         UNTIL: None,
         h.REASON: None,
+        PARKED: None,
     }
-    headers = h.forward_headers(letter, changes, drop=(h.FIRST, h.LAST))
+    headers = h.forward_headers(letter, changes, drop=(h.FIRST, h.LAST, *drop))
     return Outgoing(topic, letter.key, letter.value, headers)
 
 

@@ -13,7 +13,7 @@ from math import inf
 from pipeline.core.backoff import Backoff, Random, RetryPolicy
 from pipeline.core.claims import Settled, Settlement
 from pipeline.core.clock import Clock
-from pipeline.core.decision import COMPLETED, DeadLetter, Decision, Finish, LetGo, RunLater, decide
+from pipeline.core.decision import COMPLETED, DeadLetter, Decision, Finish, LetGo, RunLater, decide, in_place
 from pipeline.core.events import Move, move_of_success, moves_of_decision
 from pipeline.core.metrics import Metrics
 from pipeline.core.outcome import Crashed, Failed, Succeeded
@@ -93,9 +93,12 @@ class Settler:
         parking: Parking | None = None,
         on_arrival: Callable[[], None] = lambda: None,
         longest_wait: float = inf,
+        kept: float = inf,
         doubt: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """Seconds: no record waits longer than `longest_wait` in a retry topic, and main topics keep one for `kept`."""
         self._longest_wait = longest_wait
+        self._kept = kept
         self._in_order = frozenset(in_order)
         self._worker_id = worker_id
         self._group = group
@@ -136,7 +139,13 @@ class Settler:
             longest_wait=inf if job.job_type in self._in_order else self._longest_wait,
         )
         if isinstance(decision, RunLater) and job.job_type in self._in_order:
-            decision = decision._replace(in_place=True)
+            decision = in_place(
+                decision,
+                written_at=delivery.record.timestamp,
+                kept=self._kept,
+                now=run.finished_at,
+                tiers=self._tiers,
+            )
         return Unsettled(run, decision, self._next_record(delivery, decision))
 
     def _next_record(self, delivery: Delivery, decision: Decision) -> Outgoing | None:

@@ -26,6 +26,7 @@ from pipeline.runtime.executors import Executor
 from pipeline.runtime.handlers import SUSPECT
 from pipeline.runtime.heartbeat import Heartbeat
 from pipeline.runtime.intake import Intake
+from pipeline.runtime.pruning import Pruner
 from pipeline.runtime.retention import RetentionWatch
 from pipeline.runtime.settle_loop import SettleLoop
 from pipeline.runtime.watchdog import Watchdog
@@ -72,6 +73,7 @@ class WorkerParts(NamedTuple):
     due_clock: Clock
     watchdog: Watchdog
     dlq_depth: DepthGauge
+    pruner: Pruner
 
 
 class Worker:
@@ -105,9 +107,13 @@ class Worker:
     def run(self) -> int:
         """Work until stopped; give the exit code. Raises what the start may raise: servers away, topics missing."""
         parts = self._parts
-        parts.heartbeat.beat()
-        parts.retention.check()
-        parts.consumer.subscribe(self._settings.topics, parts.retention)
+        try:
+            parts.heartbeat.beat()
+            parts.retention.check()
+            parts.consumer.subscribe(self._settings.topics, parts.retention)
+        except BaseException:
+            self._close()
+            raise
         for executor in parts.executors.values():
             executor.start()
         self._spawn("heartbeat", parts.heartbeat.loop)
@@ -115,7 +121,9 @@ class Worker:
         self._spawn("settle", parts.settling.run)
         self._spawn("breakers", parts.breakers.loop)
         self._spawn("watchdog", parts.watchdog.loop)
+        self._spawn("retention", parts.retention.loop)
         self._spawn("dlq depth", parts.dlq_depth.loop)
+        self._spawn("prune", parts.pruner.loop)
         log.info("worker started", extra={"action": "started", "topics": list(self._settings.topics)})
         try:
             while not self._stopping.is_set():
@@ -269,10 +277,17 @@ class Worker:
         parts.buffer.hand_back_all()
         parts.heartbeat.stop()
         parts.watchdog.stop()
+        parts.retention.stop()
         parts.dlq_depth.stop()
+        parts.pruner.stop()
         parts.breakers.stop()
         if not still_running:
             self._leave()
+        self._close()
+        return still_running
+
+    def _close(self) -> None:
+        parts = self._parts
         parts.consumer.close()
         unwritten = parts.producer.flush(CLOSING_SECONDS)
         if unwritten:
@@ -281,7 +296,6 @@ class Worker:
         parts.effects.close()
         parts.parking.close()
         parts.store.close()
-        return still_running
 
     def _leave(self) -> None:
         """Let others claim what is handed back at once. While a handler still runs only the lease may free its job."""

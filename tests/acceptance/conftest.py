@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.harness.world import World
 from tests.servers import TestServers
 
@@ -32,29 +31,3 @@ def new_world(servers: TestServers, tmp_path: Path) -> Iterator[NewWorld]:
 @pytest.fixture
 def world(new_world: NewWorld) -> World:
     return new_world()
-
-
-@pytest.fixture(scope="module")
-def _postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres(tmp_path_factory.mktemp("postgres") / "data", temporary=True) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def _kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(tmp_path_factory.mktemp("kafka") / "data", temporary=True) as server:
-        yield server
-
-
-@pytest.fixture
-def own_postgres(_postgres: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
-    """One that a test may stop."""
-    yield _postgres
-    _postgres.start()
-
-
-@pytest.fixture
-def own_kafka(_kafka: EmbeddedKafka) -> Iterator[EmbeddedKafka]:
-    """One that a test may stop."""
-    yield _kafka
-    _kafka.start()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.adapters.avro.events import decode_event
 from pipeline.core.breaker import BreakerState
 from pipeline.core.state import JobState
 from pipeline.core.story import AttemptOutcome
@@ -90,6 +91,14 @@ class Dependency:
     def wait_state(self, state: BreakerState, *, timeout: float = 40.0) -> None:
         self.world.wait(f"the breaker is {state}", lambda: self.state() is state, timeout=timeout)
 
+    def changes(self) -> list[tuple[str, str, str]]:
+        """What the audit trail has of the breaker: from which state to which, and by whom, in order."""
+        found = [decode_event(record.value or b"") for record in self.world.records(self.world.names.events)]
+        told = [event for event in found if "previous" in event]
+        assert {event["job_type"] for event in told} <= {"work.effect"}
+        told.sort(key=lambda event: event["at"])
+        return [(event["previous"], event["state"], event["by"]) for event in told]
+
     def runs(self, since: float = 0.0) -> list[Execution]:
         """Those that need it, by when they began."""
         return [
@@ -112,6 +121,14 @@ def assert_one_at_a_time(runs: list[Execution]) -> None:
     """No two of these overlapped. A run whose process was killed lasted until then, which nobody noted."""
     for before, after in pairwise(runs):
         assert before.ended == 0.0 or before.ended <= after.started, (before, after)
+
+
+def assert_a_chain(changes: list[tuple[str, str]], *, tries: int) -> None:
+    """From closed to open, tried some times, to closed; each change once, whoever made it."""
+    assert changes[0] == ("closed", "open")
+    assert changes[-1] == ("half_open", "closed")
+    assert all(before[1] == after[0] for before, after in pairwise(changes)), changes
+    assert changes.count(("open", "half_open")) >= tries
 
 
 def broken_after_opening(needed: Dependency, count: int = 120) -> tuple[list[Acked], float]:
@@ -153,6 +170,7 @@ def test_an_outage_opens_it_for_all_light_jobs_go_on_and_it_closes_by_itself(
     world.wait_ended(jobs)
     needed.wait_state(BreakerState.CLOSED)
     world.wait_committed()
+    assert_a_chain([(before, after) for before, after, _ in needed.changes()], tries=len(probes))
     failed = sum(run.error != "" for run in needed.runs())
     assert failed <= before + len(probes) + 3  # nobody but probes failed meanwhile
     for job in jobs:
@@ -261,8 +279,11 @@ def test_an_operator_holds_a_job_type_and_lets_it_go(new_dependency: NewDependen
     assert "ann" in listed.out
     (told,) = json.loads(world.cli("breakers", "list", "--json").out)
     assert (told["type"], told["state"], told["next_try"]) == ("work.effect", "open", None)
-    closed = world.cli("breakers", "close", "work.effect")
+    closed = world.cli("breakers", "close", "work.effect", "--by", "bob")
     assert closed.code == 0, closed.err
+    assert needed.changes() == [("closed", "open", "ann"), ("open", "closed", "bob")]
+    shown = world.cli("console", "consume", world.names.events, "--type", "work.effect", "--limit", "1")
+    assert json.loads(shown.out)["event"]["by"] == "ann"
     world.wait_ended(jobs)
     world.wait_committed()
     starts = sorted(run.started for run in needed.runs())

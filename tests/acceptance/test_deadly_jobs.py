@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from signal import SIGKILL, SIGSEGV
+from collections.abc import Callable, Sequence
 
 import psutil
 import pytest
@@ -27,7 +24,6 @@ pytestmark = pytest.mark.servers
 MEMORY_MB = 400
 TENANTS = ("tenant-2", "tenant-0", "tenant-5")  # one for each partition, in their order
 DEADLY = ["exit", "crash", "eat"]
-CODES = {"exit": 7, "crash": -SIGSEGV, "eat": -SIGKILL}
 
 
 @pytest.fixture
@@ -65,47 +61,9 @@ def start_worker(world: World) -> WorkerProcess:
     return worker
 
 
-@contextmanager
-def memory_watched(worker: WorkerProcess) -> Iterator[None]:
-    """Do what the kernel does when memory runs out: kill the process that has too much of it."""
-    over = threading.Event()
-
-    def watch() -> None:
-        with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(worker.pid)
-            while not over.wait(0.02):
-                if process.memory_info().rss > 2 * MEMORY_MB * 1_000_000:
-                    process.kill()
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def wait_running(world: World, jobs: Sequence[Acked]) -> None:
     ids = {job.job_id for job in jobs}
     world.wait("they run", lambda: {run.job_id for run in world.executions()} >= ids)
-
-
-def wait_shared(world: World, workers: Sequence[WorkerProcess]) -> dict[int, WorkerProcess]:
-    """Wait until each worker has a partition of its own; give the workers by partition."""
-    owners: dict[int, WorkerProcess] = {}
-
-    def all_have_one() -> bool:
-        probes = {job.job_id: job.partition for job in publish(world, "thread", [Deed(name="probe")] * 3)}
-        world.wait_ended([job for job in world.acked() if job.job_id in probes])
-        runs = [run for run in world.executions() if run.job_id in probes]
-        owners.update(
-            {probes[run.job_id]: worker for run in runs for worker in workers if worker.pid == run.pid}
-        )
-        return len(set(owners.values())) == len(workers)
-
-    world.wait("each worker has a partition", all_have_one)
-    return owners
 
 
 def assert_innocent(world: World, jobs: Sequence[Acked], *, runs: Sequence[int] | None = None) -> None:
@@ -130,43 +88,6 @@ def assert_poison(world: World, job: Acked) -> None:
     for attempt in own:
         assert attempt.failure is not None
         assert attempt.failure.error_class in ("ProcessDied", "MemoryError")
-
-
-@pytest.mark.parametrize("lane", ["thread", "async"])
-def test_a_deadly_job_takes_one_worker_and_two_children_with_it(deadly: World, lane: str) -> None:
-    """And the innocent ones, which ran beside it or came after it, are done in their first attempt.
-
-    Three workers with a partition each, and three ways to die, all at once.
-    """
-    victims = [start_worker(deadly) for _ in DEADLY]
-    owners = wait_shared(deadly, victims)
-    beside = publish(deadly, "async", [Deed(name="beside", gate="go")] * 6)
-    beside += publish(deadly, "process", [Deed(name="beside", gate="go")] * 3)
-    wait_running(deadly, beside)
-    poison = {}
-    with ExitStack() as stack:
-        for partition, do in enumerate(DEADLY):
-            stack.enter_context(memory_watched(owners[partition]))
-            owners[partition].may_end = True
-            (poison[do],) = publish(deadly, lane, [Deed(name=do, do=do)], tenant=TENANTS[partition])
-        codes = {do: owners[job.partition].wait() for do, job in poison.items()}
-    assert codes == CODES
-    deadly.open("go")
-    rescuer = start_worker(deadly)
-    after = publish(deadly, lane, [Deed(name="after")] * 30)
-    deadly.wait_ended(timeout=120)
-    deadly.wait_committed()
-    assert rescuer.running
-    for job in poison.values():
-        runs = deadly.executions(job_id=job.job_id)
-        assert [run.attempt for run in runs] == [1, 1, 2]
-        assert runs[0].pid == owners[job.partition].pid
-        assert len({run.pid for run in runs} - {rescuer.pid}) == 3
-        assert_poison(deadly, job)
-    assert_innocent(deadly, beside)
-    assert_innocent(deadly, after, runs=[1])
-    assert_nothing_lost(deadly)
-    assert_clean_end(deadly)
 
 
 def test_a_deadly_job_of_the_process_lane_takes_two_children_and_no_worker(deadly: World) -> None:

@@ -11,8 +11,7 @@ from pipeline.core.job import Record
 from pipeline.core.parked import is_parked
 from pipeline.core.state import JobState
 from tests.acceptance.conftest import NewWorld
-from tests.acceptance.test_breakers import Dependency
-from tests.harness.checks import assert_clean_end, assert_nothing_lost, assert_offsets_held, assert_runs
+from tests.harness.checks import assert_clean_end, assert_nothing_lost, assert_runs
 from tests.harness.jobs import Policy, Task
 from tests.harness.ledger import Acked
 from tests.harness.world import World
@@ -97,59 +96,4 @@ def test_a_letter_that_is_too_large_is_parked_under_the_reason_that_its_job_died
     world.wait_ended()
     world.wait_committed()
     assert_parked_whole(world, job, reason="max_attempts")
-    assert_clean_end(world)
-
-
-def test_a_dlq_that_takes_nothing_holds_only_the_jobs_that_die(new_world: NewWorld) -> None:
-    """Hundreds wait for their letters; others, of the same partitions, run as ever; nothing is passed over."""
-    world = new_world(policy=Policy(max_attempts=1))
-    dlq = world.names.dlq("default")
-    world.admin.delete([dlq])
-    doomed = world.publish(world.jobs.effect, [Task(name=f"doomed-{n}", fails=-1) for n in range(400)])
-    worker = world.start_worker(worker__batch_max=50)  # no more than 200 may wait to be settled
-    world.wait("letters are refused", lambda: worker.said("next_record_failed"), timeout=60)
-    with world.sampler() as sampler:
-        for number in range(3):
-            others = world.publish(world.jobs.plain, [Task(name=f"other-{number}-{n}") for n in range(300)])
-            world.wait_ended(others, timeout=20)
-            assert not {world.states().get(job.job_id) for job in doomed} & {JobState.DEAD}
-        assert world.lag() >= len(doomed)
-        (created,) = [spec for spec in world.jobs.app.topics() if spec.name == dlq]
-        world.admin.create([created])
-        world.wait_ended(doomed, timeout=90)
-        world.wait_committed()
-    assert_runs(world, doomed)
-    assert worker.said("clogged")
-    assert_offsets_held(world, sampler.samples)
-    assert_nothing_lost(world)
-    assert_clean_end(world)
-
-
-@pytest.mark.parametrize("mode", ["odd", "huge"])
-def test_an_error_that_cannot_be_put_into_words_is_kept_short_and_safe(
-    new_world: NewWorld, mode: str
-) -> None:
-    """Not to be pickled, raising in __str__, holding 10 MB: its job is retried, then dead, and the worker never minds."""
-    needed = Dependency(
-        new_world(), {"retry": {"max_attempts": 3, "base": 0.5}, "breaker": {"failures": 1000}}
-    )
-    world = needed.world
-    needed.set(mode)
-    (job,) = needed.publish(1)
-    worker = needed.start_worker()
-    world.wait_ended()
-    world.wait_committed()
-    assert {run.pid for run in world.executions()} == {worker.pid}
-    assert_runs(world, [job], attempts=[1, 2, 3])
-    story = world.story(job.job_id)
-    assert (story.state, len(story.attempts)) == (JobState.DEAD, 3)
-    expected = "(no text: __str__ raised SystemExit)" if mode == "odd" else "characters left out"
-    for run in story.attempts:
-        assert run.failure is not None
-        assert expected in run.failure.message
-        assert len(run.failure.message) + len(run.failure.stack) < 12_000
-        assert "_end_as_told" in run.failure.stack
-    letter = letter_of(world, job)
-    assert expected in header(letter, "pipeline-last-error-message")
-    assert sum(len(name) + len(value or b"") for name, value in letter.headers) < 20_000
     assert_clean_end(world)

@@ -7,48 +7,14 @@ import pytest
 from tests.harness.checks import (
     assert_clean_end,
     assert_nothing_lost,
-    assert_offsets_held,
     assert_one_effect_each,
     assert_runs,
 )
 from tests.harness.jobs import Task
-from tests.harness.processes import WorkerProcess
 from tests.harness.scraping import scrape
-from tests.harness.stream import PublishStream
 from tests.harness.world import World
 
 pytestmark = pytest.mark.servers
-
-
-def test_workers_join_and_leave_under_load_and_each_job_is_run_once(world: World) -> None:
-    with world.sampler() as sampler, PublishStream(world, world.jobs.effect, _short, rate=80):
-        first = world.start_worker()
-        _works(world, first)
-        second = world.start_worker()
-        _works(world, second)
-        third = world.start_worker()
-        _works(world, third)
-        assert first.stop() == 0
-        _works(world, second)
-        _works(world, third)
-        assert second.stop() == 0
-        _works(world, third)
-        fourth = world.start_worker()
-        _works(world, fourth)
-    world.wait_ended()
-    world.wait_committed()
-    # All leave in order, so nothing has to be started again.
-    assert_runs(world, world.acked())
-    assert_nothing_lost(world)
-    assert_one_effect_each(world)
-    assert_offsets_held(world, sampler.samples)
-    assert_clean_end(world)
-
-
-def _works(world: World, worker: WorkerProcess) -> None:
-    """It has a share of the main topic: it starts jobs from now on."""
-    seen = len(world.executions(pid=worker.pid))
-    world.wait(f"worker {worker.pid} works", lambda: len(world.executions(pid=worker.pid)) >= seen + 20)
 
 
 def test_a_job_that_outlasts_a_rebalance_is_not_started_beside_itself(world: World) -> None:

@@ -14,18 +14,21 @@ from tests.contract.stores import Store, beat
 
 
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.servers)])
-def store(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest) -> Store:
     """A store in which workers `a`, `b` and `c` are alive."""
-    if request.param == "memory":
-        found: Store = MemoryJobStore(ManualClock())
-        beat(found, "a", "b", "c")
-        yield found
-        return
+    in_memory = request.param == "memory"
+    found: Store = MemoryJobStore(ManualClock()) if in_memory else request.getfixturevalue("postgres_store")
+    beat(found, "a", "b", "c")
+    return found
+
+
+@pytest.fixture
+def postgres_store(request: pytest.FixtureRequest, unique: str) -> Iterator[PostgresJobStore]:
+    """On tables of the test's own."""
     dsn = request.getfixturevalue("servers").postgres_dsn
     migrate(dsn, schema=unique)
-    found = PostgresJobStore(dsn, schema=unique)
-    beat(found, "a", "b", "c")
-    yield found
-    found.close()
+    store = PostgresJobStore(dsn, schema=unique)
+    yield store
+    store.close()
     with psycopg.connect(dsn) as connection:
         connection.execute(f"drop schema {unique} cascade".encode())

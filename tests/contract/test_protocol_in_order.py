@@ -10,16 +10,15 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-import psycopg
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize
 
 from pipeline.adapters.memory_store import MemoryJobStore
-from pipeline.adapters.postgres import PostgresJobStore, migrate
+from pipeline.adapters.postgres import PostgresJobStore
 from pipeline.core.claims import Claim, ClaimRequest, Settlement
 from pipeline.core.clock import ManualClock
 from pipeline.core.headers import parse_job
@@ -30,7 +29,8 @@ from pipeline.core.state import JobState
 from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.delivery import Delivery
 from tests.contract.protocol_breaks import Around
-from tests.contract.protocol_steps import ENDS, STEPS, WHEN, Steps, interleave
+from tests.contract.protocol_machine import Machine, hold_on
+from tests.contract.protocol_steps import Steps, interleave
 from tests.contract.protocol_twins import Store, WatchedStore
 from tests.contract.protocol_worker import MAIL, Parts
 from tests.contract.protocol_world import Truth, Violation, World
@@ -109,30 +109,11 @@ class MoreJobs(Steps):
         world.publish("0")
 
 
-class OrderMachine(RuleBasedStateMachine):
-    store: ClassVar[Store | None] = None
-
+class OrderMachine(Machine):
     @initialize(partitions=st.integers(1, 2))
     def start(self, partitions: int) -> None:
         self.world = new_world(store=self.store, partitions=partitions)
         self.steps = MoreJobs(self.world)
-
-    @rule(
-        step=st.sampled_from(STEPS),
-        number=st.integers(0, 5),
-        end=st.sampled_from(ENDS),
-        when=st.sampled_from(WHEN),
-    )
-    def happens(self, step: str, number: int, end: str, when: str) -> None:
-        self.steps.happens(step, number, end=end, when=when)
-
-    @invariant()
-    def every_promise_holds(self) -> None:
-        self.world.check()
-
-    def teardown(self) -> None:
-        if not self.world.truth.broken:
-            self.world.heal()
 
 
 OrderMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
@@ -140,26 +121,8 @@ TestOrderInMemory = OrderMachine.TestCase
 
 
 @pytest.mark.servers
-def test_every_promise_holds_on_postgres(request: pytest.FixtureRequest, unique: str) -> None:
-    dsn = request.getfixturevalue("servers").postgres_dsn
-    migrate(dsn, schema=unique)
-    postgres = PostgresJobStore(dsn, schema=unique)
-
-    class OnPostgres(OrderMachine):
-        store = postgres
-
-    run_state_machine_as_test(
-        OnPostgres,
-        settings=settings(
-            max_examples=10,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
-    )
-    postgres.close()
-    with psycopg.connect(dsn) as connection:
-        connection.execute(f"drop schema {unique} cascade".encode())
+def test_every_promise_holds_on_postgres(postgres_store: PostgresJobStore) -> None:
+    hold_on(postgres_store, OrderMachine, examples=10, steps=40)
 
 
 @pytest.mark.parametrize("start", range(0, 200, 50))

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterator
-from typing import ClassVar
 
-import psycopg
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize
 
 from pipeline.adapters.memory_store import MemoryJobStore
-from pipeline.adapters.postgres import PostgresJobStore, migrate
+from pipeline.adapters.postgres import PostgresJobStore
 from pipeline.core.clock import ManualClock
 from tests.contract.protocol_breaks import BREAKS, Break
-from tests.contract.protocol_steps import ENDS, STEPS, WHEN, Steps, interleave
+from tests.contract.protocol_machine import Machine, hold_on
+from tests.contract.protocol_steps import Steps, interleave
 from tests.contract.protocol_twins import Store
 from tests.contract.protocol_worker import Parts
 from tests.contract.protocol_world import Violation, World
@@ -49,63 +47,20 @@ def world_of(seed: int, *, store: Store | None = None, parts: Parts | None = Non
     return new_world(store=store, partitions=1 + seed % 2, in_order=seed % 4 > 1, parts=parts)
 
 
-class ProtocolMachine(RuleBasedStateMachine):
-    """All steps in one rule: hypothesis leaves whole rules out of an example, and without one of them nothing happens."""
-
-    store: ClassVar[Store | None] = None
-
+class ProtocolMachine(Machine):
     @initialize(partitions=st.integers(1, 2), in_order=st.booleans())
     def start(self, partitions: int, *, in_order: bool) -> None:
         self.world = new_world(store=self.store, partitions=partitions, in_order=in_order)
         self.steps = Steps(self.world)
-
-    @rule(
-        step=st.sampled_from(STEPS),
-        number=st.integers(0, 5),
-        end=st.sampled_from(ENDS),
-        when=st.sampled_from(WHEN),
-    )
-    def happens(self, step: str, number: int, end: str, when: str) -> None:
-        self.steps.happens(step, number, end=end, when=when)
-
-    @invariant()
-    def every_promise_holds(self) -> None:
-        self.world.check()
-
-    def teardown(self) -> None:
-        if not self.world.truth.broken:
-            self.world.heal()
 
 
 ProtocolMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=60, deadline=None)
 TestProtocolInMemory = ProtocolMachine.TestCase
 
 
-@pytest.fixture
-def postgres_store(request: pytest.FixtureRequest, unique: str) -> Iterator[PostgresJobStore]:
-    dsn = request.getfixturevalue("servers").postgres_dsn
-    migrate(dsn, schema=unique)
-    store = PostgresJobStore(dsn, schema=unique)
-    yield store
-    store.close()
-    with psycopg.connect(dsn) as connection:
-        connection.execute(f"drop schema {unique} cascade".encode())
-
-
 @pytest.mark.servers
 def test_every_promise_holds_on_postgres(postgres_store: PostgresJobStore) -> None:
-    class OnPostgres(ProtocolMachine):
-        store = postgres_store
-
-    run_state_machine_as_test(
-        OnPostgres,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=60,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
-    )
+    hold_on(postgres_store, ProtocolMachine, examples=25, steps=60)
 
 
 @pytest.mark.servers

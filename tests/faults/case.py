@@ -3,50 +3,73 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tests.faults.evidence import Evidence
 from tests.faults.figures import Figures
-from tests.faults.load import Load
+from tests.faults.load import MIX, Load, Mix
 from tests.faults.matrix import MATRIX
 from tests.faults.scale import Scale
 from tests.faults.site import Site
 from tests.faults.watch import Watch
-from tests.harness.jobs import Policy, Task
+from tests.harness.jobs import Task
 from tests.harness.ledger import Acked
 from tests.harness.processes import WorkerProcess
 from tests.harness.sampler import OffsetSampler
 from tests.harness.world import World
+from tests.servers import TestServers
 
 __all__ = ["SCENARIOS", "Case", "Loaded", "Scenario", "scenario"]
+
+Kept = TypeVar("Kept")
 
 
 class Case:
     """One run of one scenario: its servers, its scale, its seed, and the figures that it gathers."""
 
-    def __init__(self, site: Site, scale: Scale, *, seed: int, folder: Path, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        site: Site,
+        scale: Scale,
+        *,
+        seed: int,
+        folder: Path,
+        stack: ExitStack,
+        program: Sequence[str] = ("-m", "pipeline"),
+        patience: float = 300.0,
+    ) -> None:
+        """`program` is what workers run; `patience` is how long all jobs may take to end after the fault."""
+        self._program = program
+        self._patience = patience
         self.site = site
         self.scale = scale
         self.rng = random.Random(seed)
         self.figures = Figures()
-        self._folder = folder
+        self.folder = folder
         self._stack = stack
         self._worlds = 0
 
-    def world(self, *, settings: Mapping[str, object] | None = None, policy: Policy | None = None) -> World:
-        """A world that is removed when the scenario ends. Its driver goes to the servers directly."""
+    def keep(self, own: AbstractContextManager[Kept]) -> Kept:
+        """Something of the scenario's own, such as a server: entered now, left when the scenario ends."""
+        return self._stack.enter_context(own)
+
+    def world(self, *, on: TestServers | None = None, **options: Any) -> World:
+        """A world with these options of `World`, removed when the scenario ends. By default on the servers of the site."""
         self._worlds += 1
-        folder = self._folder / f"world-{self._worlds}"
+        folder = self.folder / f"world-{self._worlds}"
         folder.mkdir(parents=True)
-        return self._stack.enter_context(World(self.site.servers, folder, settings=settings, policy=policy))
+        return self.keep(World(on or self.site.servers, folder, program=self._program, **options))
 
     @contextmanager
-    def loaded(self, world: World, *, workers: int = 2) -> Iterator[Loaded]:
+    def loaded(
+        self, world: World, *, workers: int = 2, mix: Mix = MIX, failing: bool = True
+    ) -> Iterator[Loaded]:
         """So many workers more under a steady load, watched; after the block the load ends, and the jobs do.
 
+        Without `failing` no job of the load is told to fail.
         The block does the fault. What is to be checked of the evidence comes after it: `judge`.
         """
         for _ in range(workers):
@@ -54,13 +77,13 @@ class Case:
         with (
             world.sampler() as sampler,
             Watch(world) as watch,
-            Load(world, self.scale, self.rng) as load,
+            Load(world, self.scale, self.rng, mix=mix, failing=failing) as load,
         ):
             load.wait_steady()
             loaded = Loaded(world, load, sampler, watch)
             yield loaded
             load.finish()
-            loaded.drain()
+            loaded.drain(self._patience)
         self.figures.memory_mb = max(self.figures.memory_mb, watch.most_memory())
         if load.faults:
             self.figures.recoveries.append(load.recovery() or 0.0)
@@ -69,7 +92,7 @@ class Case:
         """Count and judge the evidence. Of jobs `apart`, the scenario itself says how often they run."""
         told = {job.job_id: Task(name="") for job in loaded.world.acked()} | loaded.load.told
         wanted = {job_id: task for job_id, task in told.items() if job_id not in apart}
-        self.judge_world(loaded.world, loaded.sampler, told=wanted, killed=killed)
+        self.judge_world(loaded.world, loaded.sampler, told=wanted, killed=killed, apart=apart)
 
     def judge_world(
         self,
@@ -78,9 +101,10 @@ class Case:
         *,
         told: Mapping[str, Task] | None = None,
         killed: Collection[int] = (),
+        apart: Collection[str] = (),
     ) -> None:
         """The same for a world without a load."""
-        evidence = Evidence(world, sampler.samples, told or {}, killed)
+        evidence = Evidence(world, sampler.samples, told or {}, killed, apart)
         evidence.count(self.figures)
         evidence.judge()
 
@@ -98,27 +122,36 @@ class Loaded(NamedTuple):
         world = self.world
         tasks = [Task(name=f"{gate}-{number}", gate=gate) for number in range(count)]
         jobs = world.publish(world.jobs.effect, tasks)
-        ids = {job.job_id for job in jobs}
+        ids = self.ids(jobs)
         world.wait("these run", lambda: ids <= {run.job_id for run in world.executions()})
         return jobs
 
+    @staticmethod
+    def ids(jobs: Collection[Acked]) -> set[str]:
+        return {job.job_id for job in jobs}
+
     def holders(self, jobs: Collection[Acked]) -> set[int]:
         """The processes that run them."""
-        ids = {job.job_id for job in jobs}
+        ids = self.ids(jobs)
         return {run.pid for run in self.world.executions() if run.job_id in ids}
+
+    def owners(self) -> dict[int, int]:
+        """By partition of the main topic, the process that ran a job of it last."""
+        places = {job.job_id: job.partition for job in self.world.acked()}
+        return {places[run.job_id]: run.pid for run in self.world.executions() if run.job_id in places}
 
     def worker(self, pid: int) -> WorkerProcess:
         (found,) = [worker for worker in self.world.workers if worker.pid == pid]
         return found
 
-    def drain(self) -> None:
+    def drain(self, timeout: float) -> None:
         """Wait until nothing is left to do."""
         world = self.world
         count = len({job.job_id for job in world.acked()})
         ended = (
             f"select count(*) from \"{world.name}\".jobs where state in ('completed', 'dead', 'cancelled')"
         )
-        world.wait("all jobs have ended", lambda: world.execute(ended)[0][0] >= count, timeout=300)
+        world.wait("all jobs have ended", lambda: world.execute(ended)[0][0] >= count, timeout=timeout)
         world.wait_committed()
 
 

@@ -13,6 +13,7 @@ from tests.harness.checks import (
     find_disorder,
     find_doubled,
     find_fallen,
+    find_false,
     find_lost,
     find_passed,
 )
@@ -28,14 +29,15 @@ __all__ = ["Evidence"]
 class Evidence:
     """What is known from outside about one world.
 
-    `told` are the tasks of jobs that are expected to run as they were told, neither more nor fewer attempts; `killed` are
-    processes that may have ended runs without a word.
+    `told` are the tasks of jobs that are expected to run as they were told, neither more nor fewer attempts; `apart` are jobs
+    whose runs tell nothing of when they ended; `killed` are processes that may have ended runs without a word.
     """
 
     world: World
     samples: Sequence[Sample]
     told: Mapping[str, Task] = field(default_factory=dict)
     killed: Collection[int] = ()
+    apart: Collection[str] = ()
 
     def count(self, figures: Figures) -> None:
         """All that can be counted."""
@@ -50,13 +52,17 @@ class Evidence:
     def judge(self) -> None:
         """Raise AssertionError with the first promise that was broken."""
         doubled, stale = find_doubled(self.world)
+        log = self.world.records(self.world.names.main("default"))
         problems: dict[str, Collection[object]] = {
             "lost": find_lost(self.world),
             "with another number of effects than one": doubled,
             "effects of runs that did not complete the job": stale,
             "offsets that fell": find_fallen(self.samples),
-            "offsets that passed open jobs": find_passed(self.world, self.samples, killed=self.killed),
-            "out of order": find_disorder(self.world, self.world.records(self.world.names.main("default"))),
+            "offsets that passed open jobs": find_passed(
+                self.world, self.samples, killed=self.killed, apart=self.apart
+            ),
+            "out of order": find_disorder(self.world, log),
+            "acknowledged and not where they were said to be": find_false(self.world, log),
             "completed by another than the last holder": self._wrong_holders(),
             "attempts other than told": self._wrong_attempts(),
             "retries before their time": self._early(),
@@ -72,7 +78,10 @@ class Evidence:
         return runs
 
     def _wrong_holders(self) -> dict[str, str]:
-        """Completed jobs whose completing run is not the last claim's, or ended in an error."""
+        """Completed jobs whose completing run is not the last claim's, or ended in an error.
+
+        One that was not told whether its transaction was committed has ended in one, too, and that is right.
+        """
         wrong = {}
         rows = self.world.execute(
             f"select job_id::text, token from \"{self.world.name}\".jobs where state = 'completed'"
@@ -81,7 +90,12 @@ class Evidence:
         for job_id, token in rows:
             tokens = {run.token: run for run in runs.get(job_id, [])}
             run = tokens.get(token)
-            if run is None or run.error or token != max(tokens) or not self._ended(run):
+            if (
+                run is None
+                or run.error not in ("", "StoreUnavailable")
+                or token != max(tokens)
+                or not self._ended(run)
+            ):
                 wrong[job_id] = f"row has token {token}, runs are {runs.get(job_id)}"
         return wrong
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Self
 
@@ -16,7 +16,11 @@ from tests.harness.ledger import Acked
 from tests.harness.waiting import wait_until
 from tests.harness.world import World
 
-__all__ = ["Load", "Planned"]
+__all__ = ["MIX", "Load", "Mix", "Planned"]
+
+# Up to which share of a dice roll a job is of which type.
+Mix = Sequence[tuple[float, str]]
+MIX: Mix = ((0.05, "ordered"), (0.25, "asynchronous"), (1.0, "effect"))
 
 _BEAT = 0.05
 _GOOD_RATE = 0.8
@@ -39,16 +43,20 @@ class Load:
     400 always; one in 20 belongs to a type that keeps its order.
     """
 
-    def __init__(self, world: World, scale: Scale, rng: random.Random) -> None:
+    def __init__(
+        self, world: World, scale: Scale, rng: random.Random, *, mix: Mix = MIX, failing: bool = True
+    ) -> None:
         self._world = world
         self._scale = scale
         self._rng = rng
+        self._mix = mix
+        self._failing = failing
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="load")
         self._sequences: dict[str, int] = {}
         self.told: dict[str, Task] = {}
+        self.published_at: dict[str, float] = {}
         self.refused: list[float] = []  # how long calls took that ended in an error
-        self.broken: list[str] = []
         self.began = 0.0
         self.steady: tuple[float, float] = (0.0, 0.0)
         self.faults: list[tuple[float, float]] = []
@@ -107,9 +115,10 @@ class Load:
         return sorted(run.ended for run in self._world.executions() if run.ended and not run.error)
 
     def steady_rate(self) -> float:
-        """Completions a second before the fault."""
+        """Completions a second before the fault; no more than are published, when a backlog was still worked off."""
         since, until = self.steady
-        return sum(since <= end < until for end in self.completions()) / (until - since)
+        measured = sum(since <= end < until for end in self.completions()) / (until - since)
+        return min(measured, self._scale.rate)
 
     def recovery(self) -> float | None:
         """Seconds from the end of the last fault to the first window at 80 % of the steady rate; None: not yet."""
@@ -146,9 +155,9 @@ class Load:
         heavy = rng.random() < 0.5
         tenant = f"tenant-{0 if heavy else rng.randrange(1, self._scale.tenants)}"
         dice = rng.random()
-        job_type = jobs.ordered if dice < 0.05 else jobs.asynchronous if dice < 0.25 else jobs.effect
+        job_type = getattr(jobs, next(name for share, name in self._mix if dice < share))
         dice = rng.random()
-        fails = 1 if dice < 0.01 else -1 if dice < 0.0125 else 0
+        fails = 0 if not self._failing else 1 if dice < 0.01 else -1 if dice < 0.0125 else 0
         sequence = self._sequences.get(tenant, 0)
         self._sequences[tenant] = sequence + 1
         task = Task(name=f"load-{number}", seconds=0.005, fails=fails)
@@ -156,7 +165,7 @@ class Load:
 
     def _publish(self, plan: list[Planned]) -> list[Planned]:
         """Give those that were not acknowledged."""
-        asked = time.monotonic()
+        asked, now = time.monotonic(), time.time()
         futures = []
         failed: list[Planned] = []
         for job in plan:
@@ -180,6 +189,7 @@ class Load:
             else:
                 acked.append(Acked(*published, job.tenant, job.sequence))
                 self.told[published.job_id] = job.task
+                self.published_at[published.job_id] = now
         self._world.note_acked(acked)
         if failed:
             self.refused.append(time.monotonic() - asked)

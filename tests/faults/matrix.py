@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["MATRIX", "MISSING", "QUICK_ROWS", "Fault"]
+__all__ = ["MATRIX", "MISSING", "QUICK_ROWS", "Fault", "NotHere"]
 
 
 class Fault(NamedTuple):
@@ -13,6 +13,10 @@ class Fault(NamedTuple):
     number: int
     text: str
     quick: bool
+
+
+class NotHere(Exception):
+    """What a scenario raises that this machine cannot run, with the reason."""
 
 
 QUICK_ROWS = frozenset({1, 2, 3, 4, 8, 9, 10, 11, 21, 24, 27, 28, 29, 30, 31, 33, 38})

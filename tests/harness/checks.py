@@ -29,6 +29,7 @@ __all__ = [
     "find_disorder",
     "find_doubled",
     "find_fallen",
+    "find_false",
     "find_lost",
     "find_passed",
 ]
@@ -116,12 +117,15 @@ def find_fallen(samples: Sequence[Sample]) -> list[str]:
     return fallen
 
 
-def find_passed(world: World, samples: Sequence[Sample], *, killed: Collection[int] = ()) -> list[str]:
-    """Samples in which the committed offset had passed a job that no run had ended yet."""
+def find_passed(
+    world: World, samples: Sequence[Sample], *, killed: Collection[int] = (), apart: Collection[str] = ()
+) -> list[str]:
+    """Samples in which the committed offset had passed a job, not one of those `apart`, that no run had ended yet."""
     ends = _first_ends(world, killed)
     places: dict[Partition, list[Acked]] = defaultdict(list)
     for job in sorted(world.acked(), key=lambda job: job.offset):
-        places[Partition(job.topic, job.partition)].append(job)
+        if job.job_id not in apart:
+            places[Partition(job.topic, job.partition)].append(job)
     passed = []
     for partition, jobs in places.items():
         offsets = [job.offset for job in jobs]
@@ -158,6 +162,17 @@ def find_disorder(world: World, log: Iterable[Record]) -> list[str]:
                 disorder.append(f"{effect.job_id} of {tenant} after the one at {last[tenant]}")
             last[tenant] = place[effect.job_id]
     return disorder
+
+
+def find_false(world: World, log: Iterable[Record]) -> list[Acked]:
+    """Acknowledged jobs that do not lie in the `log` where the publisher was told that they lie."""
+    found = {(each.topic, each.partition, each.offset): dict(each.headers).get("ce_id") for each in log}
+    topics = {topic for topic, _, _ in found}
+    return [
+        job
+        for job in world.acked()
+        if job.topic in topics and found.get((job.topic, job.partition, job.offset)) != job.job_id.encode()
+    ]
 
 
 def assert_clean_end(world: World) -> None:

@@ -6,11 +6,13 @@ Each run notes its start and its end in the ledger of executions, outside of eve
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -34,6 +36,17 @@ _WORKER_PID = os.getppid() if sys.argv[0].endswith("child.py") else os.getpid()
 
 class ToldToFail(Exception):
     """What a task raises that is told to fail."""
+
+
+class OddError(Exception):
+    """Cannot be pickled, has no text, and has far too much of everything else."""
+
+    def __init__(self) -> None:
+        super().__init__("x" * 10_000_000)
+        self.lock = threading.Lock()
+
+    def __str__(self) -> str:
+        raise SystemExit("no text for you")
 
 
 @app.handler(jobs.ordered)
@@ -82,6 +95,8 @@ def _noted(task: Task, ctx: Context) -> AbstractContextManager[None]:
 
 def _pauses(task: Task, ctx: Context) -> Iterator[float]:
     """How long to sleep, until the time is over and the gate is open."""
+    if task.blocks and ctx.fencing_token == 1:
+        ctypes.PyDLL(None).sleep(int(task.blocks))  # in C, with the interpreter held
     if task.seconds:
         yield task.seconds
     gates = [_FOLDER / task.gate, _FOLDER / f"{task.gate}-{ctx.fencing_token}"] if task.gate else []
@@ -93,8 +108,32 @@ def _pauses(task: Task, ctx: Context) -> Iterator[float]:
 def _fail_or_die(task: Task, ctx: Context) -> None:
     spent = ctx.attempt > task.fails if task.fails >= 0 else (_FOLDER / "fixed").exists()
     if not spent:
-        raise ToldToFail(f"{task.name} fails in attempt {ctx.attempt}")
+        raise _error(task, ctx)
+    if task.dies in _DEATHS:
+        _DEATHS[task.dies]()
     _die_if(task.dies == "before", ctx)
+
+
+def _error(task: Task, ctx: Context) -> Exception:
+    if task.error == "odd":
+        return OddError()
+    if task.error == "huge":
+        return ToldToFail("ä" * 10_000_000)
+    return ToldToFail(f"{task.name} fails in attempt {ctx.attempt}")
+
+
+def _eat() -> None:
+    """Take memory until it is refused, or until somebody would have to be killed for it."""
+    eaten = [b"x" * 4_000_000 for _ in range(100)]
+    os.kill(os.getpid(), signal.SIGKILL)
+    eaten.clear()
+
+
+_DEATHS: dict[str, Callable[[], object]] = {
+    "exit": lambda: os._exit(7),
+    "crash": lambda: ctypes.string_at(0),
+    "eat": _eat,
+}
 
 
 def _die_if(told: bool, ctx: Context) -> None:  # noqa: FBT001 - reads as a sentence where it is called

@@ -21,11 +21,13 @@ ORDERED = "work.ordered"  # as EFFECT, one at a time of each tenant, in the orde
 
 
 class Task(BaseModel):
-    """What a run does, in this order: take `seconds`, wait for `gate`, fail, die, have its effect.
+    """What a run does, in this order: take `seconds`, block, wait for `gate`, fail, die, have its effect.
 
     `gate` names a file: the run goes on when it, or `<gate>-<token>`, exists. The first `fails` attempts fail; with -1
-    all do until a file named `fixed` exists. `dies` says where the first run kills its process: `before` the effect,
-    `inside` its transaction, or `after` that has committed.
+    all do until a file named `fixed` exists; the error is an `odd` one, which cannot be put into words, if that is given, or
+    a `huge` one. `dies` says where the first run kills its process: `before` the effect, `inside` its transaction, or `after`
+    that has committed; or how every run does: by `exit`, by a `crash`, or killed by the kernel as it would `eat` all memory.
+    For so many seconds the first run `blocks` all Python code of its process.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Task(BaseModel):
     gate: str = ""
     fails: int = 0
     dies: str = ""
+    error: str = ""
+    blocks: float = 0.0
 
 
 _SCHEMA = {
@@ -45,6 +49,8 @@ _SCHEMA = {
         {"name": "gate", "type": "string", "default": ""},
         {"name": "fails", "type": "int", "default": 0},
         {"name": "dies", "type": "string", "default": ""},
+        {"name": "error", "type": "string", "default": ""},
+        {"name": "blocks", "type": "double", "default": 0.0},
     ],
 }
 

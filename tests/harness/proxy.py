@@ -35,6 +35,9 @@ class Trap:
     sprung: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def is_sprung(self) -> bool:
+        return self.sprung > 0
+
     def takes(self, request: bytes) -> bool:
         with self.lock:
             if self.sprung >= self.times or not self.matches(request):
@@ -137,6 +140,8 @@ class Proxy:
         except OSError:  # the server has stopped
             near.close()
             return
+        for each in (near, far):  # or small answers wait for what was passed on before to be acknowledged
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
             self._sockets |= {near, far}
         connection = _Connection(near, far)

@@ -75,7 +75,8 @@ class Ended(NamedTuple):
 class World:
     """Topics and tables under a name of its own. Leaving the block kills what still runs and removes all of it.
 
-    `settings` are keys of the product over `DEFAULTS`.
+    `settings` are keys of the product over `DEFAULTS`; `target` is the application of the workers, and `program` what
+    Python is to run for one.
     """
 
     def __init__(
@@ -85,7 +86,11 @@ class World:
         *,
         settings: Mapping[str, object] | None = None,
         policy: Policy | None = None,
+        target: str = "tests.harness.handlers:app",
+        program: Sequence[str] = ("-m", "pipeline"),
     ) -> None:
+        self.target = target
+        self._program = program
         self.servers = servers
         self.folder = folder
         self.name = f"t{uuid4().hex[:12]}"
@@ -207,11 +212,11 @@ class World:
     def note_acked(self, acked: Sequence[Acked]) -> None:
         self._acked.append(*(each._asdict() for each in acked))
 
-    def start_worker(self, **settings: object) -> WorkerProcess:
-        """A worker process; `settings` have `__` for the dot."""
+    def start_worker(self, *, program: Sequence[str] | None = None, **settings: object) -> WorkerProcess:
+        """A worker process; `settings` have `__` for the dot, `program` is run instead of the usual one."""
         changes = {key.replace("__", "."): value for key, value in settings.items()}
         worker = WorkerProcess(
-            [sys.executable, "-m", "pipeline", "worker", "tests.harness.handlers:app"],
+            [sys.executable, *(program or self._program), "worker", self.target],
             environment=self.environment(changes),
             log=self.folder / f"worker-{len(self.workers) + 1}.log",
         )
@@ -278,7 +283,8 @@ class World:
         return story
 
     def records(self, topic: str) -> list[Record]:
-        config = consumer_config(self.servers.bootstrap_servers, group=f"{self.name}.reader")
+        options = self.jobs.app.settings.kafka.options
+        config = consumer_config(self.servers.bootstrap_servers, group=f"{self.name}.reader", extra=options)
         return list(KafkaReader(config).read(topic))
 
     def letters(self) -> list[Record]:

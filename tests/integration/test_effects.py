@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pipeline.adapters.postgres import PostgresJobStore, migrate
 from pipeline.adapters.postgres.effects import PostgresEffects
@@ -16,7 +17,7 @@ from pipeline.adapters.postgres.session import Connection
 from pipeline.core.claims import ClaimRequest, Settlement, Verdict
 from pipeline.core.ports import WorkerInfo
 from pipeline.core.state import JobState
-from pipeline.errors import ClaimLost
+from pipeline.errors import ClaimLost, StoreUnavailable
 from tests.harness.waiting import wait_until
 from tests.servers import TestServers
 
@@ -125,6 +126,36 @@ def test_what_fails_at_commit_is_the_handlers_error_and_completes_nothing(
     completion = place.claimed()
     place.admin.execute(place.insert, [completion.job_id])  # the key is checked at COMMIT
     with closing(place.open_effects()) as effects, pytest.raises(psycopg.errors.UniqueViolation):
+        write(place, effects, completion)
+    assert place.state(completion) is JobState.RUNNING
+
+
+@WAYS
+@pytest.mark.parametrize("code", ["40001", "40P01", "55P03"])
+def test_a_completion_that_the_server_refuses_is_no_fault_of_the_handler(
+    place: Place, write: Callable[..., None], code: str
+) -> None:
+    """A serialization failure, a deadlock, a lock timeout: nothing that it could have done better."""
+    completion = place.claimed()
+    place.admin.execute(
+        "create function refuse() returns trigger language plpgsql as "
+        f"$$ begin raise exception 'refused' using errcode = '{code}'; end $$".encode()
+    )
+    place.admin.execute("create trigger refuse before update on jobs execute function refuse()")
+    with closing(place.open_effects()) as effects, pytest.raises(StoreUnavailable, match="refused"):
+        write(place, effects, completion)
+    assert place.state(completion) is JobState.RUNNING
+    assert place.effects() == []
+
+
+@WAYS
+def test_a_server_that_became_read_only_is_an_outage(place: Place, write: Callable[..., None]) -> None:
+    completion = place.claimed()
+    standby = make_conninfo(place.dsn, options="-c default_transaction_read_only=on")
+    with (
+        closing(PostgresEffects(standby, schema=place.schema)) as effects,
+        pytest.raises(StoreUnavailable, match="read-only transaction"),
+    ):
         write(place, effects, completion)
     assert place.state(completion) is JobState.RUNNING
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from enum import Enum, StrEnum
+from enum import Enum
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,38 +15,9 @@ from fastavro import parse_schema, schemaless_writer
 from pydantic import BaseModel
 
 from pipeline.adapters.avro import AvroCodec, SchemaCatalog, SchemaVersion
+from pipeline.demo.jobs import Currency, RenderInvoice, SendEmail
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
-
-
-class SendEmail(BaseModel):
-    to: str
-    subject: str
-    body: str
-    cc: list[str] = []
-    reply_to: str | None = None
-
-
-class Currency(StrEnum):
-    OTHER = "OTHER"
-    EUR = "EUR"
-    GBP = "GBP"
-    USD = "USD"
-
-
-class RenderInvoice(BaseModel):
-    invoice_id: UUID
-    issued_at: datetime
-    currency: Currency
-    total_cents: int
-    customer: str
-    template: str
-    copies: int
-    due_in_days: int
-    lines: list[str]
-    labels: dict[str, str]
-    purchase_order: str | None = None
-    footer: str = ""
 
 
 class Colour(Enum):

@@ -13,16 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pipeline.adapters.avro import AvroCodec, SchemaCatalog
 from pipeline.core.ports import Codec
 from pipeline.core.writer_schemas import WriterRef
+from pipeline.demo.jobs import Currency, RenderInvoice, SendEmail
 from pipeline.errors import InvalidJob, PayloadError, SchemaError, UnknownJobType, UnknownWriterSchema
 from tests.unit.avro_examples import (
     EVERYTHING,
     SCHEMAS,
     Colour,
-    Currency,
     Everything,
     Point,
-    RenderInvoice,
-    SendEmail,
     bare,
     catalog_of,
     codec_of,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.adapters.avro.events import decode_event, encode_event
-from pipeline.core.events import Move
+from pipeline.adapters.avro.events import decode_event, encode_breaker_event, encode_event
+from pipeline.core.events import BreakerChange, Move
 from pipeline.core.state import TRANSITIONS
 from pipeline.errors import PayloadError
 
@@ -42,6 +42,14 @@ def test_every_event_reads_back_with_the_schema_as_it_was_written(moves: list[Mo
         assert read["error_class"] == written.error_class
         expected = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(written.at * 1_000_000))
         assert read["at"] == expected
+
+
+@given(texts=st.lists(text, min_size=7, max_size=7), at=times, opened=st.integers(0, 2**63 - 1))
+def test_changes_of_breakers_read_back_as_they_were_written(texts: list[str], at: float, opened: int) -> None:
+    change = BreakerChange._make((*texts, at, opened))
+    event = decode_event(encode_breaker_event(change))
+    assert event.pop("at") == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(at * 1_000_000))
+    assert event == {name: value for name, value in change._asdict().items() if name != "at"}
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc3\x01", b"\xc3\x01" + b"\x00" * 40, b'{"job_id": 1}'])

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from pipeline.adapters.avro import AvroCodec, SchemaCatalog
 from pipeline.core.writer_schemas import WriterRef
+from pipeline.demo.jobs import SendEmail
 from pipeline.errors import (
     BrokerUnavailable,
     PayloadError,
@@ -20,7 +21,7 @@ from pipeline.errors import (
     SchemaError,
     UnknownWriterSchema,
 )
-from tests.unit.avro_examples import SCHEMAS, SendEmail, bare, catalog_of, example_codec, record
+from tests.unit.avro_examples import SCHEMAS, bare, catalog_of, example_codec, record
 
 EMAIL = SendEmail(to="ada@example.org", subject="Hi", body="Hello", cc=["bo@example.org"])
 GUID = uuid.UUID("0198a1c2-7d5e-7cc3-98c4-dc0c0c07398f").bytes

@@ -17,8 +17,9 @@ from pydantic import BaseModel
 
 from pipeline.adapters.avro import AvroCodec, SchemaCatalog
 from pipeline.core.writer_schemas import WriterRef
+from pipeline.demo.jobs import SendEmail
 from pipeline.errors import PayloadError
-from tests.unit.avro_examples import SCHEMAS, SendEmail, catalog_of, example_codec, framed, record
+from tests.unit.avro_examples import SCHEMAS, catalog_of, example_codec, framed, record
 
 JOB = "some.job"
 # Generous, as the machine may be busy; what this must catch takes minutes.

@@ -17,16 +17,14 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, create_model
 
 from pipeline.adapters.avro import AvroCodec, SchemaCatalog
+from pipeline.demo.jobs import Currency, RenderInvoice, SendEmail
 from pipeline.errors import InvalidJob, PayloadError
 from tests.unit.avro_examples import (
     EVERYTHING,
     SCHEMAS,
     Colour,
-    Currency,
     Everything,
     Point,
-    RenderInvoice,
-    SendEmail,
     codec_of,
     everything,
     example_codec,

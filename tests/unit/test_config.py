@@ -346,7 +346,7 @@ CLASHES: dict[str, tuple[dict[str, object], str]] = {
         {"worker.heartbeat_interval": 6},
         (
             "worker.heartbeat_interval is 6.0 (flag --set worker.heartbeat_interval); "
-            "allowed: at most a third of worker.lease, which is 15.0"
+            "allowed: at most a third of worker.lease, which is 10.0"
         ),
     ),
     "polls": (
@@ -492,7 +492,7 @@ def test_show_prints_every_setting_with_its_source(monkeypatch: pytest.MonkeyPat
     assert SECRET not in output
     assert 'namespace = "other"  # flag --set namespace' in output
     assert '"sasl.password" = "***"  # env PIPELINE_KAFKA__OPTIONS__SASL_PASSWORD' in output
-    assert "lease = 15.0  # default" in output
+    assert "lease = 10.0  # default" in output
     missing = [
         key
         for key, setting in setting_keys().items()
@@ -515,7 +515,7 @@ def test_what_show_prints_can_be_used_as_the_file() -> None:
 
 def test_show_speaks_json_too() -> None:
     assert re.search(
-        r'"worker.lease": \{\s*"value": 15.0,\s*"source": "default"\s*\}', run_show("--format", "json")
+        r'"worker.lease": \{\s*"value": 10.0,\s*"source": "default"\s*\}', run_show("--format", "json")
     )
 
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.adapters.avro import AvroCodec, SchemaCatalog
-from pipeline.adapters.avro.events import encode_event
+from pipeline.adapters.avro.events import encode_breaker_event, encode_event
 from pipeline.adapters.kafka.tail import BEGINNING, ReadFrom
 from pipeline.cli.console import _Printer, read_from
-from pipeline.core.events import Move
+from pipeline.core.events import BreakerChange, Move
 from pipeline.core.headers import job_headers
 from pipeline.core.job import Job, Record
 from pipeline.core.state import JobState, Trigger
 from pipeline.core.topics import TopicNames
+from pipeline.demo.jobs import SendEmail
 from pipeline.errors import ConfigError
-from tests.unit.avro_examples import SCHEMAS, SendEmail, example_codec
+from tests.unit.avro_examples import SCHEMAS, example_codec
 
 NOW = 1_800_000_000.0
 JOB = Job("0198c1d2-0000-7000-8000-000000000001", "email.send", "acme", "default")
@@ -76,28 +76,58 @@ def test_a_job_is_shown_with_its_place_headers_and_payload() -> None:
     assert shown["payload"] == {"to": "a", "subject": "b", "body": "c", "cc": [], "reply_to": None}
 
 
-def test_events_and_schemas_are_shown_as_what_they_are(tmp_path: Path) -> None:
-    move = Move(
-        JOB.job_id,
-        "email.send",
-        "acme",
-        "default",
-        "w1",
-        1,
-        0,
-        3,
-        JobState.QUEUED,
-        Trigger.WORKER_CLAIMED,
-        JobState.RUNNING,
-        NOW,
-        None,
-        "",
-        "",
-    )
-    event = printer().describe(record(encode_event([move]), topic="jobs.events"))["event"]
+MOVE = Move(
+    JOB.job_id,
+    "email.send",
+    "acme",
+    "default",
+    "w1",
+    1,
+    0,
+    3,
+    JobState.QUEUED,
+    Trigger.WORKER_CLAIMED,
+    JobState.RUNNING,
+    NOW,
+    None,
+    "",
+    "",
+)
+OPENED = BreakerChange("email.send", "", "default", "closed", "open", "failures", "w1", NOW, 3)
+
+
+def test_events_and_schemas_are_shown_as_what_they_are() -> None:
+    event = printer().describe(record(encode_event([MOVE]), topic="jobs.events"))["event"]
     assert event["moves"][0]["state"] == "running"
+    event = printer().describe(record(encode_breaker_event(OPENED), topic="jobs.events"))["event"]
+    assert (event["job_type"], event["previous"], event["state"]) == ("email.send", "closed", "open")
     schema = printer().describe(record(b'{"type": "record"}', topic="jobs.schemas", key=b"\x01\x02"))
     assert (schema["fingerprint"], schema["schema"]) == ("0102", {"type": "record"})
+
+
+@pytest.mark.parametrize(
+    ("tenant", "job_type", "jobs", "breakers"),
+    [
+        (None, None, True, True),
+        ("acme", None, True, False),
+        (None, "email.send", True, True),
+        ("acme", "email.send", True, False),
+        ("other", None, False, False),
+        (None, "other", False, False),
+    ],
+)
+def test_records_are_chosen_by_tenant_and_type_events_too(
+    tenant: str | None, job_type: str | None, *, jobs: bool, breakers: bool
+) -> None:
+    def chosen(value: bytes, topic: str) -> bool:
+        headers = [] if topic == "jobs.events" else job_headers(JOB, ce_time="")
+        given = record(value, topic=topic, headers=headers)
+        return printer().concerns(given, tenant=tenant, job_type=job_type)
+
+    assert chosen(b"", "jobs.default.normal") is jobs
+    assert chosen(encode_event([MOVE]), "jobs.events") is jobs
+    assert chosen(encode_breaker_event(OPENED), "jobs.events") is breakers
+    assert chosen(b"?", "jobs.events") is (tenant is None and job_type is None)
 
 
 def test_a_header_that_is_there_twice_has_both_values_and_bytes_are_in_hex() -> None:

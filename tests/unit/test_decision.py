@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.backoff import Backoff, Random
-from pipeline.core.decision import MOST_CRASHES, DeadLetter, Decision, Finish, LetGo, RunLater, decide
+from pipeline.core.decision import (
+    MOST_CRASHES,
+    DeadLetter,
+    Decision,
+    Finish,
+    LetGo,
+    RunLater,
+    decide,
+    in_place,
+)
 from pipeline.core.events import moves_of_decision
 from pipeline.core.job import EPOCH_LIMIT, Job
 from pipeline.core.outcome import (
@@ -193,3 +202,35 @@ def test_the_moves_of_a_decision_follow_each_other(outcome: Outcome) -> None:
     assert all((each.token, each.worker, each.duration) == (7, "w", 2.0) for each in moves)
     if moves:
         assert states[0] is JobState.RUNNING
+
+
+def placed(wait: float, *, age: float = 0.0, failure: Failure | None = None) -> RunLater | DeadLetter:
+    """A job in order that is to wait, whose record was written `age` seconds ago into a topic that keeps it for a day."""
+    waiting = RunLater(600.0, NOW + wait, 2, failure, ())
+    return in_place(waiting, written_at=NOW - age, kept=86_400, now=NOW, tiers=TIERS)
+
+
+@pytest.mark.parametrize(("wait", "age"), [(0, 0), (86_400, 0), (3_600, 82_800), (600, 1e6)])
+def test_a_job_in_order_waits_where_its_record_is_kept_or_no_longer_than_a_retry_may(
+    wait: float, age: float
+) -> None:
+    found = placed(wait, age=age)
+    assert isinstance(found, RunLater)
+    assert found.in_place
+    assert found.due_at == NOW + wait
+
+
+@pytest.mark.parametrize(("wait", "age"), [(86_401, 0), (3_601, 82_800), (601, 1e6), (1e9, 0)])
+def test_a_job_in_order_that_would_wait_until_its_record_is_deleted_is_dead(wait: float, age: float) -> None:
+    found = placed(wait, age=age)
+    assert isinstance(found, DeadLetter)
+    assert found.reason == "waits_too_long"
+    assert f"to run again in {wait:.0f} s" in found.failure.message
+    assert "86400 s after that (topics.main_retention less retry.outage_allowance)" in found.failure.message
+
+
+def test_what_failed_is_told_beside_why_it_may_not_wait() -> None:
+    found = placed(1e6, failure=Failure("OSError", "no route", "the stack"))
+    assert isinstance(found, DeadLetter)
+    assert (found.failure.error_class, found.failure.stack) == ("OSError", "the stack")
+    assert found.failure.message.startswith("no route (to run again in 1000000 s")

@@ -104,6 +104,16 @@ def test_a_period_is_acknowledged_when_everything_of_it_and_before_is(bench: Ben
     assert bench.sink.acknowledged(second)
 
 
+def test_what_is_no_move_of_a_job_is_written_at_once_and_belongs_to_its_period(bench: Bench) -> None:
+    bench.sink.note("email.send", b"opened")
+    assert bench.producer.values() == [(b"email.send", b"opened")]
+    period = bench.sink.seal()
+    assert not bench.sink.acknowledged(period)
+    bench.producer.end()
+    assert bench.sink.acknowledged(period)
+    assert bench.logged == []
+
+
 def test_an_empty_period_is_acknowledged_at_once(bench: Bench) -> None:
     assert bench.sink.acknowledged(bench.sink.seal())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pipeline.adapters.memory_broker import MemoryBroker, MemoryJobConsumer
 from pipeline.core.clock import ManualClock
 from pipeline.core.headers import job_headers
@@ -12,13 +14,14 @@ from pipeline.core.ports import Outgoing
 from pipeline.runtime.buffer import Buffer, Limits
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.intake import Intake, IntakeSettings
-from tests.unit.runtime_parts import LANES, MAIN, clock_at, new_job
+from tests.unit.runtime_parts import LANES, MAIN, RETRY, clock_at, new_job
 
-ORDERED = "ledger.post"
+ORDERED, MAIL = "ledger.post", "email.send"
 # Two tenants whose jobs lie in different partitions.
 TENANTS = {
     partition_of(name.encode(), 2): name for name in ("acme", "globex", "initech", "umbrella", "hooli")
 }
+HOURS = "jobs.default.retry.1h"
 P0, P1 = Partition(MAIN, 0), Partition(MAIN, 1)
 
 
@@ -53,33 +56,39 @@ class Watched:
         self._inner.resume(partitions)
 
 
-class Stage:
-    """An intake over the broker in memory, two partitions, driven by hand."""
+def _is_retry(topic: str) -> bool:
+    return ".retry." in topic
 
-    def __init__(self, limits: Limits, *, poll_batch: int = 1) -> None:
+
+class Stage:
+    """An intake over the broker in memory, two partitions of each topic, driven by hand."""
+
+    def __init__(self, limits: Limits, *, poll_batch: int = 1, topics: Sequence[str] = (MAIN,)) -> None:
         self.clock: ManualClock = clock_at()
         self.broker = MemoryBroker(self.clock)
-        self.broker.create_topic(MAIN, 2)
+        for topic in topics:
+            self.broker.create_topic(topic, 2)
         self.consumer = Watched(self.broker.consumer("workers"))
-        self.buffer = Buffer(
-            lanes=LANES, lane_of=lambda _: LANES[0], is_retry=lambda _: False, in_order=[ORDERED]
-        )
+        self.buffer = Buffer(lanes=LANES, lane_of=lambda _: LANES[0], is_retry=_is_retry, in_order=[ORDERED])
         self.intake = Intake(
             consumer=self.consumer,  # type: ignore[arg-type]
             buffer=self.buffer,
             settings=IntakeSettings(poll_batch, commit_interval=1e9, revoke_timeout=0, limits=limits),
             queue_of=lambda _: "default",
-            is_retry=lambda _: False,
+            is_retry=_is_retry,
             clock=self.clock,
             events=Told(),
         )
-        self.consumer.subscribe([MAIN], self.intake)  # type: ignore[operator]
+        self.consumer.subscribe(topics, self.intake)  # type: ignore[operator]
 
-    def publish(self, partition: int, count: int, *, job_type: str = ORDERED) -> None:
+    def publish(
+        self, partition: int, count: int, *, job_type: str = ORDERED, topic: str = MAIN, wait: float = 0.0
+    ) -> None:
         for _ in range(count):
-            job: Job = new_job(job_type=job_type, tenant=TENANTS[partition])
+            due_at = self.clock.time() + wait if wait else 0.0
+            job: Job = new_job(job_type=job_type, tenant=TENANTS[partition], not_before=due_at)
             headers = job_headers(job, ce_time="2027-01-15T08:00:00+00:00")
-            self.broker.producer().send(Outgoing(MAIN, job.tenant.encode(), b"{}", headers))
+            self.broker.producer().send(Outgoing(topic, job.tenant.encode(), b"{}", headers))
 
     def step(self, times: int = 1) -> int:
         fetched = 0
@@ -98,7 +107,7 @@ def test_a_key_that_waits_stops_only_its_partition_and_only_when_much_waits_behi
     stage.step(6)
     assert stage.consumer.paused == {P0}
     assert stage.buffer.aside().jobs == 5
-    stage.publish(1, 3, job_type="email.send")
+    stage.publish(1, 3, job_type=MAIL)
     assert stage.step(5) == 3
     for _ in range(40):
         stage.finish()
@@ -118,8 +127,8 @@ def test_jobs_that_wait_for_their_key_may_take_their_bytes_and_no_more() -> None
 
 def test_a_partition_waits_for_its_first_unfinished_job_when_too_much_is_done_beyond_it() -> None:
     stage = Stage(Limits(jobs=100, bytes=10**9, waiting=100, ahead=10), poll_batch=100)
-    stage.publish(0, 30, job_type="email.send")
-    stage.publish(1, 30, job_type="email.send")
+    stage.publish(0, 30, job_type=MAIL)
+    stage.publish(1, 30, job_type=MAIL)
     stage.step()
     (slow, *others) = stage.buffer.take(LANES[0], 1000, stage.clock.time())
     stage.buffer.done(others)
@@ -128,3 +137,41 @@ def test_a_partition_waits_for_its_first_unfinished_job_when_too_much_is_done_be
     stage.buffer.done([slow])
     stage.step()
     assert stage.consumer.paused == set()
+
+
+def test_a_mass_of_retries_stops_only_partitions_that_hold_more_than_their_share() -> None:
+    """Those of another tier are due long before: they are read, and run, while the mass waits."""
+    stage = Stage(Limits(jobs=100, bytes=10**9, waiting=20), topics=(MAIN, RETRY, HOURS))
+    stage.publish(0, 100, topic=HOURS, wait=3600, job_type=MAIL)
+    stage.step(22)
+    assert stage.consumer.paused == {Partition(HOURS, 0)}
+    assert stage.buffer.load().waiting == 20
+    stage.publish(0, 4, topic=RETRY, wait=5, job_type=MAIL)
+    stage.publish(1, 2, topic=HOURS, wait=5, job_type=MAIL)
+    assert stage.step(12) == 6
+    stage.finish()
+    stage.step()
+    assert stage.buffer.load().waiting == 20
+    assert stage.consumer.paused == {Partition(HOURS, 0)}
+
+
+def test_a_mass_in_every_partition_takes_twice_the_room_at_most_and_goes_on_as_it_runs() -> None:
+    stage = Stage(Limits(jobs=100, bytes=10**9, waiting=20), topics=(MAIN, RETRY, HOURS))
+    stage.publish(0, 100, topic=HOURS, wait=3600, job_type=MAIL)
+    stage.step(22)
+    for partition, topic in ((1, HOURS), (0, RETRY), (1, RETRY)):
+        stage.publish(partition, 100, topic=topic, wait=3600, job_type=MAIL)
+    stage.step(25)
+    assert stage.consumer.paused == {
+        Partition(topic, number) for topic in (RETRY, HOURS) for number in (0, 1)
+    }
+    assert stage.buffer.load().waiting <= 40
+    stage.clock.advance(3600)
+    done = 0
+    while stage.buffer.load().waiting:
+        stage.finish()
+        stage.step(6)
+        done += 1
+        assert done < 200
+    assert stage.consumer.paused == set()
+    assert sum(stage.buffer.take_commits().values()) == 400

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 
 from pipeline.adapters.kafka.config import (
     admin_config,
@@ -16,7 +16,7 @@ from pipeline.adapters.kafka.config import (
     is_cooperative,
     producer_config,
 )
-from pipeline.adapters.kafka.failures import ClientLog
+from pipeline.adapters.kafka.failures import ClientLog, delivery_error, noting_refusals, unavailable
 from pipeline.errors import ConfigError
 
 NOWHERE = "127.0.0.1:1"
@@ -203,3 +203,18 @@ def test_a_client_that_repeats_itself_is_quoted_once_in_a_while(caplog: pytest.L
     eager.log(40, "%s [%s] %s", "FAIL", "thread", "broker-1/1: connection refused")
     eager.log(40, "%s [%s] %s", "FAIL", "thread", "broker-1/1: connection refused")
     assert len(caplog.records) == 4
+
+
+def test_why_a_client_is_refused_is_part_of_what_its_calls_say() -> None:
+    told: list[KafkaError] = []
+    on_error = noting_refusals("refusing:9092", told.append)
+    refused = KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error")
+    timed_out = KafkaError(KafkaError._MSG_TIMED_OUT)
+    for error in (KafkaError(KafkaError._TRANSPORT, "down"), refused):
+        on_error(error)
+    assert len(told) == 2
+    said = str(unavailable("refusing:9092", 5, KafkaError(KafkaError._TRANSPORT)))
+    assert said == "no answer from Kafka at refusing:9092 within 5 s: SASL authentication error"
+    late = delivery_error(timed_out, "jobs", bootstrap="refusing:9092")
+    assert str(late).endswith("is unknown: SASL authentication error")
+    assert "SASL" not in str(unavailable("other:9092", 5, KafkaError(KafkaError._TRANSPORT)))

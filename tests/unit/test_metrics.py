@@ -97,6 +97,7 @@ def test_every_metric_of_the_catalogue_has_a_way_in(metrics: PrometheusMetrics) 
     metrics.set_shelved("email.send", "default", 1)
     metrics.breaker_opened("email.send", "default", kind="failures")
     metrics.expired("default", "retry", 1)
+    metrics.pruned("job", 1)
     seen = {name.removesuffix("_count") for (name, _), number in samples(metrics).items() if number == 1}
     assert {spec.name for spec in CATALOGUE} <= seen
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.metrics import NoMetrics
-from pipeline.core.offsets import OffsetTracker, Partition
+from pipeline.core.offsets import Gap, OffsetTracker, Partition
 from pipeline.core.plan import TopicState
 from pipeline.core.retention import Kept, losses, too_short, worth_a_warning
 from pipeline.errors import BrokerUnavailable, TopicsError
@@ -111,7 +111,12 @@ class Counted(NoMetrics):
         self.gone[kind] = self.gone.get(kind, 0) + n
 
 
-def watch(logs: Logs, listener: Listener | None = None, metrics: Counted | None = None) -> RetentionWatch:
+def watch(
+    logs: Logs,
+    listener: Listener | None = None,
+    metrics: Counted | None = None,
+    gaps: Sequence[Gap] = (),
+) -> RetentionWatch:
     return RetentionWatch(
         listener or Listener(),
         logs=logs,
@@ -120,6 +125,7 @@ def watch(logs: Logs, listener: Listener | None = None, metrics: Counted | None 
         waits={MAIN: None, RETRY: 3600.0},
         outage=DAY,
         begin=logs.committed.update,
+        gaps=lambda: gaps,
         metrics=metrics or Counted(),
     )
 
@@ -186,3 +192,41 @@ def test_the_place_that_a_group_is_given_is_committed_until_work_is_done_there()
     tracker.done(partition, 5, epoch)
     tracker.begin(partition, 5)
     assert tracker.take_commits() == {partition: 6}
+
+
+def test_a_gap_is_noted_between_records_that_came_one_after_the_other() -> None:
+    partition = Partition(MAIN, 0)
+    tracker = OffsetTracker()
+    tracker.assign([partition])
+    for offset in (3, 4, 9, 10, 4, 7):
+        epoch = tracker.received(partition, offset)
+    assert tracker.take_gaps() == [Gap(partition, 5, 9)]
+    for offset in (3, 4, 7, 9, 10):
+        tracker.done(partition, offset, epoch)
+    tracker.received(partition, 20)
+    assert tracker.take_gaps() == [Gap(partition, 11, 20)]
+    assert tracker.take_gaps() == []
+
+
+def test_of_gaps_in_what_was_read_only_those_below_the_start_of_their_partition_are_losses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    main, retry = Partition(MAIN, 0), Partition(RETRY, 2)
+    logs = Logs(kept={main: Kept(100, 200, 90), retry: Kept(50, 80, 40)})
+    gaps = [Gap(main, 40, 110), Gap(main, 150, 151), Gap(retry, 40, 45), Gap(retry, 60, 70)]
+    metrics = Counted()
+    watching = watch(logs, metrics=metrics, gaps=gaps)
+    logs.away = True
+    watching.look_back()
+    assert metrics.gone == {}
+    logs.away = False
+    gaps.clear()
+    watching.look_back()
+    assert metrics.gone == {"main": 60, "retry": 5}
+    assert (
+        "60 records of jobs.default.normal/0 were deleted by its retention before they were read"
+        in caplog.text
+    )
+    assert "(offsets 40 to 99)" in caplog.text
+    watching.look_back()
+    assert metrics.gone == {"main": 60, "retry": 5}

@@ -15,16 +15,9 @@ from pipeline.adapters.avro.lock import LOCK_NAME, locked, read_lock, write_lock
 from pipeline.adapters.avro.models import check_model
 from pipeline.adapters.avro.samples import sample_payloads
 from pipeline.core.findings import ADVICE, Finding
-from pipeline.demo.jobs import app
+from pipeline.demo.jobs import RenderInvoice, SendEmail, app
 from pipeline.errors import SchemaError
-from tests.unit.avro_examples import (
-    EVERYTHING,
-    SCHEMAS,
-    RenderInvoice,
-    SendEmail,
-    catalog_of,
-    record,
-)
+from tests.unit.avro_examples import EVERYTHING, SCHEMAS, catalog_of, record
 
 JOB = "some.job"
 INT, STRING = "int", "string"

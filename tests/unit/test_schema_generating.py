@@ -20,8 +20,8 @@ from pipeline.adapters.avro.generating import schema_text
 from pipeline.adapters.avro.parsing import parse
 from pipeline.cli.common import Session
 from pipeline.cli.schemas import command
+from pipeline.demo.jobs import RenderInvoice, SendEmail
 from pipeline.errors import PipelineError, SchemaError
-from tests.unit.avro_examples import RenderInvoice, SendEmail
 
 JOB = "order.ship"
 Money = Annotated[Decimal, Field(max_digits=9, decimal_places=2)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import pytest
 
@@ -82,7 +83,7 @@ class Bench:
         self.settler = self._settler()
         self._offset = 0
 
-    def _settler(self) -> Settler:
+    def _settler(self, in_order: Collection[str] = (), kept: float = math.inf) -> Settler:
         return Settler(
             worker_id="w",
             group="workers",
@@ -97,7 +98,13 @@ class Bench:
             metrics=self.counts,
             events=self.events,
             held_recheck=2.0,
+            in_order=in_order,
+            kept=kept,
         )
+
+    def order(self, *, kept: float) -> None:
+        """From now on jobs run in order, in a topic that keeps its records for so long."""
+        self.settler = self._settler(["email.send"], kept)
 
     def runs(self, *outcomes: Outcome, attempt: int = 1) -> list[Run]:
         """Runs of jobs that were claimed here and ended so."""
@@ -366,3 +373,15 @@ def test_an_outage_while_a_record_is_on_its_way_does_not_write_it_twice(
     assert len(bench.records(RETRY)) == 1
     assert bench.buffer.take_commits() == {P0: 2}
     assert bench.counts.seen["retried"] == 1
+
+
+def test_a_job_in_order_that_would_outlast_its_record_goes_to_the_dead_letters_and_frees_its_offset(
+    bench: Bench,
+) -> None:
+    bench.order(kept=1000)
+    (item,) = bench.decided(Snoozed(None, NOW + 1001))
+    assert bench.settler.settle([item]) == []
+    assert bench.state(item) is JobState.DEAD
+    (letter,) = bench.records(DLQ)
+    assert dict(letter.headers)["pipeline-reason"] == b"waits_too_long"
+    assert bench.buffer.take_commits() == {P0: 1}

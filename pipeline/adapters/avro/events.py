@@ -1,6 +1,6 @@
-"""Lifecycle events as Avro, in single-object encoding; the schema is `event.avsc` beside this file.
+"""Lifecycle events as Avro, in single-object encoding; the schemas are `event.avsc` and `breaker_event.avsc` beside this file.
 
-An event is written for every job, so its few kinds of values are put together by hand here: about a quarter of the time
+An event of a job is written for every job, so its few kinds of values are put together by hand here: about a quarter of the time
 of a general encoder. A test decodes what comes out with a general decoder and the schema.
 """
 
@@ -10,23 +10,30 @@ import json
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
-from io import BytesIO
+from io import SEEK_END, BytesIO
 from pathlib import Path
 from typing import Any
 
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from pipeline.adapters.avro.framing import HEADER_SIZE, header_of, read_fingerprint
-from pipeline.core.events import Move
+from pipeline.adapters.avro.framing import HEADER_SIZE, header_of
+from pipeline.core.events import BreakerChange, Move
 from pipeline.errors import PayloadError
 
-__all__ = ["decode_event", "encode_event"]
+__all__ = ["decode_event", "encode_breaker_event", "encode_event"]
 
-_SCHEMA: dict[str, Any] = json.loads(Path(__file__).with_name("event.avsc").read_text())
-_PARSED = fastavro.parse_schema(_SCHEMA)
-_FINGERPRINT = bytes.fromhex(fingerprint(to_parsing_canonical_form(_SCHEMA), "CRC-64-AVRO"))
-_HEADER = header_of(_FINGERPRINT)
+
+def _load(file: str) -> tuple[bytes, Any]:
+    """A schema of this folder: the header of what is written with it, and the schema parsed."""
+    schema: dict[str, Any] = json.loads(Path(__file__).with_name(file).read_text())
+    print_ = fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO")
+    return header_of(bytes.fromhex(print_)), fastavro.parse_schema(schema)
+
+
+_HEADER, _JOB = _load("event.avsc")
+_BREAKER_HEADER, _BREAKER = _load("breaker_event.avsc")
+_SCHEMAS = {_HEADER: _JOB, _BREAKER_HEADER: _BREAKER}
 _pack_double = struct.Struct("<d").pack
 
 
@@ -52,12 +59,22 @@ def encode_event(moves: Sequence[Move]) -> bytes:
     return b"".join(parts)
 
 
+def encode_breaker_event(change: BreakerChange) -> bytes:
+    """The record's value for a change of a breaker."""
+    buffer = BytesIO(_BREAKER_HEADER)
+    buffer.seek(0, SEEK_END)
+    values = {**change._asdict(), "at": int(change.at * 1_000_000)}
+    fastavro.schemaless_writer(buffer, _BREAKER, values)
+    return buffer.getvalue()
+
+
 def decode_event(data: bytes) -> dict[str, Any]:
-    """The event as plain values. Raises `PayloadError`."""
-    if read_fingerprint(data) != _FINGERPRINT:
+    """The event, of a job or of a breaker, as plain values. Raises `PayloadError`."""
+    schema = _SCHEMAS.get(data[:HEADER_SIZE])
+    if schema is None:
         raise PayloadError(f"not a lifecycle event: schema {data[2:HEADER_SIZE].hex()}")
     try:
-        event = fastavro.schemaless_reader(BytesIO(data[HEADER_SIZE:]), _PARSED, None)
+        event = fastavro.schemaless_reader(BytesIO(data[HEADER_SIZE:]), schema, None)
     except Exception as error:
         raise PayloadError(f"not a lifecycle event: {type(error).__name__}") from error
     assert isinstance(event, dict)

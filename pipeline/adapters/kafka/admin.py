@@ -179,6 +179,7 @@ class KafkaAdmin:
         try:
             return self._client.list_topics(timeout=self._timeout)
         except KafkaException as error:
+            self._client.poll(0)  # tells why, if it was refused
             raise unavailable(self._bootstrap, self._timeout, error) from None
 
     def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -199,7 +200,9 @@ class KafkaAdmin:
         return set(topics) - filled
 
     def _partitions(self, topics: Sequence[str]) -> list[Partition]:
-        counts = partition_counts(self._client, topics, bootstrap=self._bootstrap, timeout=self._timeout)
+        counts = partition_counts(
+            self._client, topics, bootstrap=self._bootstrap, timeout=self._timeout, idle=True
+        )
         missing = [topic for topic in topics if topic not in counts]
         if missing:
             raise TopicsMissing(f"topics missing: {', '.join(missing)}; `pipeline topics apply` creates them")
@@ -271,12 +274,15 @@ class KafkaAdmin:
             ) from None
 
     def _translated(self, error: KafkaException, what: str) -> PipelineError:
+        self._client.poll(0)  # tells why, if it was refused
         if error.args[0].code() in _AWAY:
             return unavailable(self._bootstrap, self._timeout, error)
         return TopicsError(f"{what}: {describe(error)}")
 
     def _missing(self, topics: Sequence[str]) -> list[str]:
-        return missing_topics(self._client, topics, bootstrap=self._bootstrap, timeout=self._timeout)
+        return missing_topics(
+            self._client, topics, bootstrap=self._bootstrap, timeout=self._timeout, idle=True
+        )
 
     def _await(self, condition: Callable[[], bool], what: str) -> None:
         """The controller has answered; the brokers follow a moment later."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException, libversion
 
-from pipeline.adapters.kafka.failures import ClientLog
+from pipeline.adapters.kafka.failures import ClientLog, noting_refusals
 from pipeline.errors import ConfigError
 
 __all__ = [
@@ -210,8 +210,10 @@ def construct(client: Callable[..., T], conf: Conf, log: ClientLog | None = None
 
     Its log lines go to `log`, and its errors too unless `conf` has a callback for them.
     """
+    on_error = conf.get("error_cb", log.error if log else lambda _: None)
+    given = {**conf, "error_cb": noting_refusals(conf["bootstrap.servers"], on_error)}
     try:
-        return client({"error_cb": log.error, **conf}, logger=log) if log else client(conf)
+        return client(given, logger=log) if log else client(given)
     except (KafkaException, ValueError, TypeError) as error:
         raise ConfigError(_refusal(conf, error)) from None
 

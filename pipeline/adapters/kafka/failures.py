@@ -5,12 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException
 
 from pipeline.errors import BrokerUnavailable, PayloadTooLarge, PipelineError, PublishFailed, PublishUnknown
 
-__all__ = ["TOO_LARGE", "ClientLog", "delivery_error", "describe", "logger", "unavailable"]
+__all__ = [
+    "TOO_LARGE",
+    "ClientLog",
+    "delivery_error",
+    "describe",
+    "logger",
+    "noting_refusals",
+    "unavailable",
+]
 
 logger = logging.getLogger("pipeline.kafka")
 
@@ -34,6 +43,8 @@ _NOT_WRITTEN = frozenset(
         KafkaError.TOPIC_EXCEPTION,
     }
 )
+_REFUSALS = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})  # noqa: SLF001
+_FRESH_SECONDS = 30.0  # a client that is refused tries again every 2 s
 _NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001
 
 
@@ -55,13 +66,36 @@ def delivery_error(error: KafkaError, topic: str, *, bootstrap: str) -> Pipeline
     if code == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001 - librdkafka's own codes are spelt so
         return PublishUnknown(
             f"no answer from Kafka at {bootstrap} in time: whether topic {topic} took the record is unknown"
+            f"{_because(bootstrap)}"
         )
     return PublishUnknown(f"whether topic {topic} took the record is unknown: {describe(error)}")
 
 
 def unavailable(bootstrap: str, timeout: float, error: KafkaError | KafkaException) -> BrokerUnavailable:
     """A plain sentence for a cluster that does not answer."""
-    return BrokerUnavailable(f"no answer from Kafka at {bootstrap} within {timeout:g} s: {describe(error)}")
+    why = _because(bootstrap) or f": {describe(error)}"
+    return BrokerUnavailable(f"no answer from Kafka at {bootstrap} within {timeout:g} s{why}")
+
+
+# Brokers -> when a client of this process was last refused by them, and why. A call that times out only says that no
+# broker was there: that the password or the certificate is wrong is told to the client as a whole, apart from all calls.
+_refused: dict[str, tuple[float, str]] = {}
+
+
+def noting_refusals(bootstrap: str, on_error: Callable[[KafkaError], None]) -> Callable[[KafkaError], None]:
+    """A callback for errors of a client: what says why it is not let in becomes part of the errors of its calls."""
+
+    def note(error: KafkaError) -> None:
+        if error.code() in _REFUSALS:
+            _refused[bootstrap] = (time.monotonic(), error.str())
+        on_error(error)
+
+    return note
+
+
+def _because(bootstrap: str) -> str:
+    at, why = _refused.get(bootstrap, (0.0, ""))
+    return f": {why}" if why and time.monotonic() - at < _FRESH_SECONDS else ""
 
 
 class ClientLog:

@@ -34,17 +34,24 @@ _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC
 class _Client(Protocol):
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any: ...
 
+    def poll(self, timeout: float) -> Any: ...
+
 
 def partition_counts(
-    client: _Client, topics: Iterable[str], *, bootstrap: str, timeout: float
+    client: _Client, topics: Iterable[str], *, bootstrap: str, timeout: float, idle: bool = False
 ) -> dict[str, int]:
-    """Partitions of those topics that exist. Raises `BrokerUnavailable`, and `ConfigError` for a forbidden topic."""
+    """Partitions of those topics that exist. Raises `BrokerUnavailable`, and `ConfigError` for a forbidden topic.
+
+    `idle`: the client reads nothing yet, so it may be polled for the reason why nobody answers.
+    """
     deadline = time.monotonic() + timeout
     counts: dict[str, int] = {}
     for topic in topics:
         try:
             found = client.list_topics(topic, timeout=max(0.01, deadline - time.monotonic())).topics[topic]
         except KafkaException as error:
+            if idle:
+                client.poll(0)
             raise unavailable(bootstrap, timeout, error) from None
         code = found.error.code() if found.error else KafkaError.NO_ERROR
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
@@ -54,10 +61,12 @@ def partition_counts(
     return counts
 
 
-def missing_topics(client: _Client, topics: Iterable[str], *, bootstrap: str, timeout: float) -> list[str]:
+def missing_topics(
+    client: _Client, topics: Iterable[str], *, bootstrap: str, timeout: float, idle: bool = False
+) -> list[str]:
     """Those of the topics that do not exist, in order."""
     wanted = list(topics)
-    there = partition_counts(client, wanted, bootstrap=bootstrap, timeout=timeout)
+    there = partition_counts(client, wanted, bootstrap=bootstrap, timeout=timeout, idle=idle)
     return [topic for topic in wanted if topic not in there]
 
 

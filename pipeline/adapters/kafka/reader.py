@@ -45,7 +45,9 @@ class KafkaReader:
 
     def _assign(self, consumer: Consumer, topic: str, start: Mapping[int, int]) -> dict[int, int]:
         """Start fetching; give the ends of those partitions that hold something."""
-        counts = partition_counts(consumer, [topic], bootstrap=self._bootstrap, timeout=self._timeout)
+        counts = partition_counts(
+            consumer, [topic], bootstrap=self._bootstrap, timeout=self._timeout, idle=True
+        )
         if topic not in counts:
             raise TopicsMissing(f"topic {topic} does not exist; `pipeline topics apply` creates it")
         ends: dict[int, int] = {}

@@ -101,7 +101,9 @@ class KafkaTail:
         return consumer
 
     def _starts(self, consumer: Consumer) -> dict[int, int]:
-        counts = partition_counts(consumer, [self._topic], bootstrap=self._bootstrap, timeout=self._timeout)
+        counts = partition_counts(
+            consumer, [self._topic], bootstrap=self._bootstrap, timeout=self._timeout, idle=True
+        )
         if self._topic not in counts:
             raise TopicsMissing(f"topic {self._topic} does not exist; `pipeline topics apply` creates it")
         only = self._start.partition

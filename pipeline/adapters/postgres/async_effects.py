@@ -47,7 +47,7 @@ class AsyncTransactions:
     @asynccontextmanager
     async def transaction(self, worker_id: str, completion: Callable[[], Settlement]) -> AsyncIterator[Any]:
         """See `PostgresEffects.transaction`."""
-        with self._completing.translated():
+        with self._completing.translated() as ending:
             async with (
                 self._places,
                 (await self._opened()).connection() as connection,
@@ -56,7 +56,7 @@ class AsyncTransactions:
             ):
                 yield connection
                 await together.enter_async_context(connection.pipeline())
-                await self._completing.send(connection.execute, worker_id, completion())
+                await ending.send(connection.execute, worker_id, completion())
 
     async def _opened(self) -> AsyncConnectionPool[_Connection]:
         self._loop = asyncio.get_running_loop()

@@ -20,6 +20,10 @@ __all__ = ["Completing"]
 
 T = TypeVar("T")
 
+# A deadlock or a lock timeout of the completion itself, too, is nothing that the handler could help.
+_NOT_OF_THE_DATA = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
+# No connection, no resources, shut down, read-only as a standby is.
+_OUTAGES = ("08", "53", "57P", "25006")
 # Gives no row, or fails with this code: by then a COMMIT that came along is not carried out.
 _LOST = "PL001"
 _COMPLETE = """
@@ -42,14 +46,12 @@ class Completing:
         self._timeout = target.connect_timeout
         self._statement = sql.SQL(_COMPLETE).format(schema=sql.Identifier(target.schema))
 
-    def send(self, execute: Callable[..., T], worker_id: str, completion: Settlement) -> T:
-        return execute(self._statement, {**completion._asdict(), "worker": worker_id})
-
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def translated(self) -> Iterator[Ending]:
         """Turn what says that the claim or the server is gone into errors of ours; a handler's own errors pass."""
+        ending = Ending(self._statement)
         try:
-            yield
+            yield ending
         except PoolTimeout as error:
             raise StoreUnavailable(
                 f"{self._place}: no connection for a handler's transaction could be had within {self._timeout:g} s"
@@ -60,9 +62,21 @@ class Completing:
                 raise ClaimLost(
                     f"{first.diag.message_primary}; everything written in this transaction is rolled back"
                 ) from first
-            if _is_outage(first):
+            if _is_outage(first) or (ending.begun and isinstance(first, _NOT_OF_THE_DATA)):
                 raise translate(first, self._place) from first
             raise first from None
+
+
+class Ending:
+    """The end of one handler's transaction. From then on no statement is the handler's."""
+
+    def __init__(self, statement: sql.Composed) -> None:
+        self._statement = statement
+        self.begun = False
+
+    def send(self, execute: Callable[..., T], worker_id: str, completion: Settlement) -> T:
+        self.begun = True
+        return execute(self._statement, {**completion._asdict(), "worker": worker_id})
 
 
 def _first(error: psycopg.Error) -> psycopg.Error:
@@ -75,6 +89,6 @@ def _first(error: psycopg.Error) -> psycopg.Error:
 
 def _is_outage(error: psycopg.Error) -> bool:
     """Whether the connection or the server is at fault, rather than a statement of the handler (a deadlock, say)."""
-    if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+    if not isinstance(error, _NOT_OF_THE_DATA):
         return False
-    return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
+    return error.sqlstate is None or error.sqlstate.startswith(_OUTAGES)

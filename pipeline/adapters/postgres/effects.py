@@ -64,14 +64,14 @@ class PostgresEffects:
         came free in time; when that happens at COMMIT the outcome is unknown, and the claim's row will tell.
         """
         with (
-            self._completing.translated(),
+            self._completing.translated() as ending,
             self._pool_opened().connection() as connection,
             ExitStack() as together,
             connection.transaction(),
         ):
             yield connection
             together.enter_context(connection.pipeline())
-            self._completing.send(connection.execute, worker_id, completion())
+            ending.send(connection.execute, worker_id, completion())
 
     def async_transaction(
         self, worker_id: str, completion: Callable[[], Settlement]

@@ -39,7 +39,7 @@ _READING = {"work_mem": "128MB", "jit": "off"}
 
 
 class PostgresLetterIndex:
-    """Making one does not connect; raises `ConfigError` for a wrong DSN or schema.
+    """See `pipeline.runtime.dlq_ports.LetterIndex`. Making one does not connect; raises `ConfigError` for a wrong DSN or schema.
 
     Calls raise `StoreUnavailable`, the first ones also `DatabaseNotMigrated`. For one thread.
     """
@@ -56,60 +56,48 @@ class PostgresLetterIndex:
     # --- keeping it complete
 
     def known_spans(self, queue: str) -> dict[int, Span]:
-        """Of each partition, where it began when it was last looked at, and up to where the index is complete."""
         return self._hand.run(lambda connection: writing.known_spans(connection, queue))
 
     def gaps(self, queue: str, spans: Sequence[Span]) -> list[Span]:
-        """What the index lacks of these spans."""
         return self._questions.run(lambda connection: writing.gaps(connection, queue, spans))
 
     def put(self, letters: Sequence[LetterFacts], *, refresh: bool = False) -> int:
-        """Put letters into the index; give how many were not there. To `refresh` also corrects those that are."""
         return self._hand.run(lambda connection: writing.put_letters(connection, letters, refresh=refresh))
 
     def advance(self, queue: str, spans: Sequence[Span]) -> None:
-        """Remember these as `known_spans`."""
         self._hand.run(lambda connection: writing.advance(connection, queue, spans))
 
     def expire(self, queue: str, spans: Sequence[Span]) -> int:
-        """Mark letters that wait where the topic has nothing any more; give how many."""
         return self._hand.run(lambda connection: writing.expire(connection, queue, spans))
 
     def forget(self, queue: str, spans: Sequence[Span]) -> int:
-        """Delete what a topic that was made anew does not have; give how many."""
         return self._hand.run(lambda connection: writing.forget(connection, queue, spans))
 
     def purge(self, queue: str, *, age: float, first: Mapping[int, int]) -> tuple[int, int]:
-        """Delete letters resolved so many seconds ago, then outcomes of records that left the topic; give both counts."""
         return self._hand.run(lambda connection: tasks.purge(connection, queue, age=age, first=first))
 
     # --- questions
 
     def page(self, scope: Scope, *, limit: int, after: LetterKey | None = None) -> list[IndexedLetter]:
-        """The newest letters, or those that come after one."""
         return self._questions.run(
             lambda connection: reading.page(connection, scope, limit=limit, after=after)
         )
 
     def among(self, scope: Scope, letters: Sequence[Position]) -> list[IndexedLetter]:
-        """Those of these letters of one queue that are meant."""
         return self._questions.run(lambda connection: reading.among(connection, scope, letters))
 
     def count(self, scope: Scope) -> int:
         return self._questions.run(lambda connection: reading.count(connection, scope))
 
     def groups(self, scope: Scope, by: Sequence[str], *, limit: int) -> list[Group]:
-        """Letters by what they have in common, the largest group first."""
         return self._questions.run(lambda connection: reading.groups(connection, scope, by, limit=limit))
 
     def plan(self, scope: Scope, ends: Ends, *, max_replays: int) -> list[PlanGroup]:
-        """What a replay would make of the letters before `ends`."""
         return self._questions.run(
             lambda connection: reading.plan(connection, scope, ends, max_replays=max_replays)
         )
 
     def spans(self, scope: Scope, within: Sequence[Span], *, tolerance: int) -> list[Span]:
-        """Where the letters of one queue lie, within these spans, in runs of offsets."""
         return self._questions.run(
             lambda connection: reading.spans(connection, scope, within, tolerance=tolerance)
         )
@@ -117,8 +105,6 @@ class PostgresLetterIndex:
     # --- tasks
 
     def begin(self, task: Task) -> int:
-        """Record a task, and hold it; give its number."""
-
         def work(connection: Connection) -> int:
             with connection.transaction():
                 number = tasks.new_task(connection, task)
@@ -128,36 +114,30 @@ class PostgresLetterIndex:
         return self._hand.run(work)
 
     def hold(self, task: int) -> bool:
-        """Hold a task until it is released or this index is closed; False when another process holds it."""
         return self._hand.run(lambda connection: tasks.lock(connection, task))
 
     def release(self, task: int) -> None:
         self._hand.run(lambda connection: tasks.unlock(connection, task))
 
     def tasks(self, *, task: int = 0, limit: int = 1) -> list[Task]:
-        """One task, or (0) the latest ones, the latest first."""
         return self._questions.run(lambda connection: tasks.tasks(connection, task=task, limit=limit))
 
     def save(self, task: int, state: TaskState, *, cursor: Ends, counts: Mapping[str, int]) -> None:
         self._hand.run(lambda connection: tasks.save(connection, task, state, cursor=cursor, counts=counts))
 
     def doubt(self, task: int, ends: Ends) -> None:
-        """Remember where topics of others end before letters are sent there."""
         self._hand.run(lambda connection: tasks.doubt(connection, task, ends))
 
     def stranded(self) -> list[int]:
-        """Tasks whose process died with letters in hand."""
         return self._questions.run(tasks.stranded)
 
     def in_doubt(self, task: int) -> list[InDoubt]:
-        """What a task had in hand when its process died."""
         return self._questions.run(lambda connection: tasks.in_doubt(connection, task))
 
     def outcomes_of_task(self, task: int, *, limit: int) -> list[Told]:
         return self._questions.run(lambda connection: tasks.outcomes_of_task(connection, task, limit=limit))
 
     def outcomes_of_letter(self, job_id: str) -> list[Told]:
-        """What tasks did with the letters of a job, in order of time."""
         return self._questions.run(lambda connection: tasks.outcomes_of_letter(connection, job_id))
 
     # --- letters
@@ -203,8 +183,6 @@ class PostgresLetterIndex:
         self._hand.run(locked)
 
     def settle(self, task: int, queue: str, step: Step) -> None:
-        """Move letters to where a task brought them, and save how far it has come; all or nothing."""
-
         def work(connection: Connection) -> None:
             with connection.transaction():
                 tasks.settle(connection, task, queue, step)
@@ -212,5 +190,4 @@ class PostgresLetterIndex:
         self._hand.run(work)
 
     def move_all(self, task: int, scope: Scope, to: LetterState) -> int:
-        """Move all letters of a scope to one state, at once; give how many."""
         return self._questions.run(lambda connection: tasks.move_all(connection, task, scope, to))

@@ -74,10 +74,12 @@ class AsyncExecutor:
         self._outstanding = 0
         self._runs: list[Run] = []  # that ended in this turn of the loop
         self._lock = threading.Lock()
-        self._loop = asyncio.new_event_loop()
         self._abandoned = False
 
     def start(self) -> None:
+        self._loop = (
+            asyncio.new_event_loop()
+        )  # not before: a worker that does not get so far has none to close
         threading.Thread(target=self._turn_for_ever, name="handlers-async", daemon=True).start()
 
     def _turn_for_ever(self) -> None:

@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
-from tests.faults.rows import kills, servers
+from tests.faults.rows import (
+    cluster,
+    disk,
+    handlers,
+    kills,
+    logs,
+    others,
+    postgres,
+    records,
+    servers,
+    stops,
+    transactions,
+)
 
-__all__ = ["kills", "servers"]
+__all__ = [
+    "cluster",
+    "disk",
+    "handlers",
+    "kills",
+    "logs",
+    "others",
+    "postgres",
+    "records",
+    "servers",
+    "stops",
+    "transactions",
+]

@@ -1,8 +1,19 @@
-"""Workers are killed at the worst moments."""
+"""Workers are killed at the worst moments; handlers kill their workers."""
 
 from __future__ import annotations
 
+import time
+from signal import SIGKILL
+
+from pipeline.core import headers
+from pipeline.core.headers import parse_job
+from pipeline.core.state import JobState
 from tests.faults.case import Case, scenario
+from tests.harness.jobs import Task
+from tests.harness.ledger import Acked
+from tests.harness.proxy import Loss
+from tests.harness.requests import OFFSET_COMMIT, PRODUCE, kafka_request
+from tests.harness.world import World
 
 __all__: list[str] = []
 
@@ -14,13 +25,157 @@ def a_worker_is_killed_while_its_handlers_run(case: Case) -> None:
     with case.loaded(world) as loaded:
         held = loaded.hold(6)
         victim = loaded.worker(loaded.holders(held).pop())
-        lost = [run.job_id for run in world.executions(pid=victim.pid) if not run.ended]
+        lost = {run.job_id for run in world.executions(pid=victim.pid) if run.job_id in loaded.ids(held)}
         with loaded.load.fault():
             victim.kill()
             world.open("go")
         world.start_worker()
     for job in held:
         runs = world.executions(job_id=job.job_id)
-        assert [run.attempt for run in runs] == ([1, 1] if job.job_id in lost else [1]), runs
-        assert [run.token for run in runs] == ([1, 2] if job.job_id in lost else [1]), runs
+        expected = [(1, 1), (1, 2)] if job.job_id in lost else [(1, 1)]
+        assert [(run.attempt, run.token) for run in runs] == expected, runs
     case.judge(loaded, killed=[victim.pid])
+
+
+PLACES = {"before": [1, 1], "inside": [1, 1], "after": [1]}
+TENANTS = ("tenant-2", "tenant-0", "tenant-5")  # one for each partition, in their order
+
+
+@scenario(2)
+def workers_are_killed_around_an_effect(case: Case) -> None:
+    """Before it, in its transaction, and just after that has committed: it is there once, under one job id."""
+    world = case.world()
+    with case.loaded(world, workers=len(PLACES)) as loaded:
+        world.wait("each worker has a partition", lambda: len(set(loaded.owners().values())) == len(PLACES))
+        victims = list(world.workers)
+        for worker in victims:
+            worker.may_end = True
+        with loaded.load.fault():
+            jobs = [
+                job
+                for place, tenant in zip(PLACES, TENANTS, strict=True)
+                for job in world.publish(world.jobs.effect, [Task(name=place, dies=place)], tenant=tenant)
+            ]
+            world.wait("all workers die", lambda: not any(worker.running for worker in victims))
+        for _ in range(2):
+            world.start_worker()
+    assert {worker.wait() for worker in victims} == {-SIGKILL}
+    for job, attempts in zip(jobs, PLACES.values(), strict=True):
+        assert [run.attempt for run in world.executions(job_id=job.job_id)] == attempts
+    case.judge(loaded, killed=[worker.pid for worker in victims])
+
+
+@scenario(3)
+def a_worker_is_killed_between_completion_and_commit(case: Case) -> None:
+    """At its commit: what it has completed is recognised when it comes again, and not run."""
+    world = case.world()
+    victim = world.start_worker(
+        kafka__bootstrap_servers=case.site.kafka_by_proxy, worker__commit_interval=2, worker__buffer_jobs=1000
+    )
+    done: set[str] = set()
+    killed_at: list[float] = []
+
+    def kill() -> None:
+        done.update(job_id for job_id, state in world.states().items() if state is JobState.COMPLETED)
+        victim.kill()
+        killed_at.append(time.time())
+
+    with case.loaded(world, workers=1) as loaded:
+        victim.may_end = True
+        with loaded.load.fault():
+            trap = case.site.kafka_proxy.trap(kafka_request(OFFSET_COMMIT), kill, loss=Loss.REQUEST)
+            world.wait("it is killed at its commit", lambda: trap.sprung and not victim.running)
+        world.start_worker()
+    by_victim = {run.job_id for run in world.executions(pid=victim.pid)} & done
+    assert by_victim
+    again = [run for run in world.executions() if run.job_id in by_victim and run.started > killed_at[0]]
+    assert not again, again
+    case.judge(loaded, killed=[victim.pid])
+
+
+@scenario(4)
+def handlers_kill_their_process(case: Case) -> None:
+    """Three jobs at once, in three ways: they take one worker and two children each with them, and are poison then."""
+    world = case.world(settings={"worker.process_memory_mb": 300})
+    with case.loaded(world) as loaded:
+        for worker in world.workers:
+            worker.may_end = True
+        with loaded.load.fault():
+            deadly = [
+                job
+                for kind, how in (
+                    (world.jobs.asynchronous, "exit"),
+                    (world.jobs.effect, "crash"),
+                    (world.jobs.plain, "eat"),
+                )
+                for job in world.publish(kind, [Task(name=how, dies=how, gate="die")], tenant="tenant-1")
+            ]
+            ids = loaded.ids(deadly)
+            world.wait("they run", lambda: ids <= {run.job_id for run in world.executions()})
+            world.open("die")
+            world.wait("a worker dies", lambda: any(not worker.running for worker in world.workers))
+        world.start_worker()
+        world.wait_ended(deadly, timeout=120)
+    dead = [worker for worker in world.workers if not worker.running]
+    assert len(dead) == 1, "more than one worker died of jobs that one worker had"
+    for job in deadly:
+        _assert_poison(world, job)
+    case.judge(loaded, killed=[worker.pid for worker in dead], apart=loaded.ids(deadly))
+
+
+def _assert_poison(world: World, job: Acked) -> None:
+    runs = [run.attempt for run in world.executions(job_id=job.job_id)]
+    assert runs[-2:] == [1, 2], runs  # two children
+    assert len(runs) <= 3, runs
+    letters = [each for each in world.letters() if parse_job(each, queue="default").job.job_id == job.job_id]
+    assert [dict(letter.headers)[headers.REASON] for letter in letters] == [b"poison"]
+    story = world.story(job.job_id)
+    assert (story.state, story.reason, story.crashes) == (JobState.DEAD, "poison", 2)
+
+
+def _killed_at_retry(case: Case, loss: Loss) -> None:
+    world = case.world()
+    victim = world.start_worker(kafka__bootstrap_servers=case.site.kafka_by_proxy)
+    with case.loaded(world, workers=1) as loaded:
+        victim.may_end = True
+        with loaded.load.fault():
+            wanted = kafka_request(PRODUCE, containing=b".retry.")
+            trap = case.site.kafka_proxy.trap(wanted, victim.kill, loss=loss)
+            failing = world.publish(world.jobs.effect, [Task(name=f"fails-{n}", fails=1) for n in range(6)])
+            world.wait("it is killed at its retry", lambda: trap.sprung and not victim.running)
+        world.start_worker()
+    for job in failing:
+        attempts = [run.attempt for run in world.executions(job_id=job.job_id)]
+        assert sorted(set(attempts)) == [1, 2]
+        assert attempts.count(2) == 1, attempts
+    case.judge(loaded, killed=[victim.pid], apart=loaded.ids(failing))
+
+
+@scenario(10, "kill -9, not written", quick=False)
+def a_worker_is_killed_before_its_retry_is_written(case: Case) -> None:
+    _killed_at_retry(case, Loss.REQUEST)
+
+
+@scenario(10, "kill -9, written")
+def a_worker_is_killed_after_its_retry_was_written(case: Case) -> None:
+    _killed_at_retry(case, Loss.NOTHING)
+
+
+@scenario(10, "SIGTERM", quick=False)
+def a_worker_is_stopped_while_it_writes_retries(case: Case) -> None:
+    """It drains; the answers to its first writes are lost."""
+    world = case.world()
+    leaving = world.start_worker(kafka__bootstrap_servers=case.site.kafka_by_proxy)
+    with case.loaded(world, workers=1) as loaded:
+        leaving.may_end = True
+        with loaded.load.fault():
+            wanted = kafka_request(PRODUCE, containing=b".retry.")
+            trap = case.site.kafka_proxy.trap(wanted, leaving.terminate, loss=Loss.ANSWER)
+            failing = world.publish(world.jobs.effect, [Task(name=f"fails-{n}", fails=1) for n in range(6)])
+            world.wait("it is told to stop", lambda: trap.sprung)
+            assert leaving.wait(60) == 0
+        world.start_worker()
+    for job in failing:
+        attempts = [run.attempt for run in world.executions(job_id=job.job_id)]
+        assert attempts == [1, 2], attempts
+    case.judge(loaded)

@@ -1,0 +1,101 @@
+"""`python -m tests.faults`: the full tier, the random campaign, and docs/reliability.md. `python -m tests.faults load`: many jobs."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from tests.faults import rows
+from tests.faults.campaign import run_campaign
+from tests.faults.case import SCENARIOS
+from tests.faults.load_run import run_load
+from tests.faults.mutations import run_mutations
+from tests.faults.report import Result, load_results, save_results, write_report
+from tests.faults.runner import add_run, commit
+from tests.faults.scale import FULL, QUICK, Scale
+from tests.faults.site import Site
+from tests.harness.processes import ROOT
+
+assert rows  # importing them registers the scenarios
+
+RESULTS = ROOT / "build" / "faults.json"
+REPORT = ROOT / "docs" / "reliability.md"
+
+
+def main() -> int:
+    options = _options()
+    results = {} if options.fresh else load_results(RESULTS)
+    wanted = {int(number) for number in options.rows.split(",")} if options.rows else None
+    scale = QUICK if options.quick else replace(FULL, jobs=options.jobs, outage=options.outage)
+    failed = False
+    with tempfile.TemporaryDirectory(prefix="faults-") as name, Site(Path(name) / "site") as site:
+        for key in _names(options.what, wanted, minutes=options.campaign_minutes):
+            result = Result(commit=commit(), date=time.strftime("%Y-%m-%d"), scale=_told(scale))
+            _run(key, result, site, scale, options, Path(name))
+            results[key] = result
+            failed = failed or not result.passed
+            save_results(RESULTS, results)
+            write_report(REPORT, results, window=scale.window)
+    print(f"{'some promises were broken' if failed else 'all promises held'}: {REPORT.relative_to(ROOT)}")
+    return int(failed)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=["rows", "load", "mutations"], default="rows")
+    parser.add_argument("--rows", default="", metavar="1,2,...", help="only these rows, and no campaign")
+    parser.add_argument("--jobs", type=int, default=FULL.jobs, help="of each scenario, or of the load")
+    parser.add_argument("--outage", type=float, default=FULL.outage, help="seconds that outages last")
+    parser.add_argument("--seeds", default="", metavar="1,2,...", help="by default two drawn ones")
+    parser.add_argument("--campaign-minutes", type=float, default=15)
+    parser.add_argument("--quick", action="store_true", help="at the scale of the test suite")
+    parser.add_argument("--fresh", action="store_true", help="forget what earlier runs have measured")
+    options = parser.parse_args()
+    options.seeds = [int(seed) for seed in options.seeds.split(",") if seed] or [
+        random.randrange(10**6) for _ in range(2)
+    ]
+    return options
+
+
+def _names(what: str, wanted: set[int] | None, *, minutes: float) -> list[str]:
+    """What is run: rows by their number, and the rest by name."""
+    if what != "rows":
+        return [what]
+    numbers = sorted({each.row for each in SCENARIOS} & (wanted or {each.row for each in SCENARIOS}))
+    return [
+        *map(str, numbers),
+        *(["mutations"] if wanted is None else []),
+        *(["campaign"] if wanted is None and minutes else []),
+    ]
+
+
+def _run(
+    key: str, result: Result, site: Site, scale: Scale, options: argparse.Namespace, folder: Path
+) -> None:
+    if key == "load":
+        run_load(result, site, jobs=options.jobs, seed=options.seeds[0], folder=folder / key)
+        return
+    if key == "mutations":
+        run_mutations(result, site, seed=options.seeds[0], folder=folder / key)
+        return
+    if key == "campaign":
+        minutes, seed = options.campaign_minutes, options.seeds[0]
+        run_campaign(result, site, scale, minutes=minutes, seed=seed, folder=folder / key)
+        return
+    for seed in options.seeds:
+        for number, scenario in enumerate([each for each in SCENARIOS if each.row == int(key)]):
+            place = folder / f"{key}-{number}-{seed}"
+            add_run(result, scenario, site, scale, seed=seed, folder=place)
+
+
+def _told(scale: Scale) -> str:
+    return f"{scale.jobs:,} jobs or more a run at {scale.rate:g} a second, outages of {scale.outage:g} s"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

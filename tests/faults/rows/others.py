@@ -1,0 +1,87 @@
+"""Clocks that are wrong, and replays that are killed."""
+
+from __future__ import annotations
+
+import sys
+
+from pipeline.core.state import JobState
+from tests.faults.case import Case, scenario
+from tests.harness.checks import assert_runs
+from tests.harness.jobs import Task
+from tests.harness.ledger import Acked
+from tests.harness.processes import WorkerProcess
+from tests.harness.shifted import shift_clock
+from tests.harness.world import World
+
+__all__: list[str] = []
+
+TWO_HOURS = 7200.0
+
+
+@scenario(32, "ahead")
+def a_clock_is_two_hours_ahead(case: Case) -> None:
+    _shifted(case, [TWO_HOURS])
+
+
+@scenario(32, "behind")
+def a_clock_is_two_hours_behind(case: Case) -> None:
+    _shifted(case, [-TWO_HOURS])
+
+
+@scenario(32, "jumping")
+def a_clock_jumps(case: Case) -> None:
+    _shifted(case, [TWO_HOURS, -TWO_HOURS, 0.0, 60.0])
+
+
+def _shifted(case: Case, shifts: list[float]) -> None:
+    """Leases and due times follow the clock of Postgres: no lease ends, no retry is early or late."""
+    world = case.world()
+    shift_clock(world.folder, 0.0)
+    world.start_worker(program=("-m", "tests.harness.shifted"))
+    with case.loaded(world, workers=1) as loaded, loaded.load.fault():
+        for shift in shifts:
+            shift_clock(world.folder, shift)
+            retried = world.publish(world.jobs.effect, [Task(name=f"fails-{n}", fails=1) for n in range(9)])
+            world.wait_ended(retried, timeout=30)
+            loaded.load.told.update((job.job_id, Task(name="", fails=1)) for job in retried)
+            loaded.load.pass_time(case.scale.outage / 6)
+    case.judge(loaded)
+
+
+@scenario(38)
+def replays_are_killed_and_meet(case: Case) -> None:
+    """A replay is killed halfway, then two at once do the rest: each letter is replayed once in effect."""
+    world = case.world()
+    count = min(1000, max(60, case.scale.jobs // 20))
+    dead = world.publish(world.jobs.effect, [Task(name=f"broken-{n}", fails=-1) for n in range(count)])
+    world.start_worker()
+    with world.sampler() as sampler:
+        world.wait_ended(timeout=120)
+        world.open("fixed")
+        victim = _replay(world, "killed", rate=count / 5)
+        world.wait("half is replayed", lambda: _completed(world, dead) >= count // 3)
+        victim.kill()
+        assert _completed(world, dead) < count
+        both = [_replay(world, f"beside-{n}", rate=count / 2) for n in range(2)]
+        assert [each.wait(120) for each in both] == [0, 0], both[0].tail() + both[1].tail()
+        world.wait("all completed", lambda: _completed(world, dead) == count, timeout=120)
+        again = world.cli("dlq", "replay", "--all", "--execute")
+        assert again.code == 0, again.err
+        world.wait_committed()
+    assert_runs(world, dead, attempts=[1, 2, 3, 1])
+    case.judge_world(world, sampler)
+    case.figures.redelivered -= count  # the first attempts of the replays are no redeliveries
+
+
+def _replay(world: World, name: str, *, rate: float) -> WorkerProcess:
+    options = ["--all", "--execute", "--rate", f"{rate:g}"]
+    return WorkerProcess(
+        [sys.executable, "-m", "pipeline", "dlq", "replay", *options],
+        environment=world.environment(),
+        log=world.folder / f"replay-{name}.log",
+    )
+
+
+def _completed(world: World, jobs: list[Acked]) -> int:
+    states = world.states()
+    return sum(states.get(job.job_id) is JobState.COMPLETED for job in jobs)
