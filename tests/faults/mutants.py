@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from pipeline.core.decision import Decision, RunLater, decide
 from pipeline.core.offsets import OffsetTracker, Partition
 from pipeline.core.ports import Outgoing
 from pipeline.runtime import retention, settler
+from pipeline.runtime.breakers import Breakers
 from pipeline.runtime.next_records import NextRecords
 from pipeline.runtime.onward import dead_letter
 
@@ -44,14 +46,13 @@ class Mutant(NamedTuple):
 MUTANTS: dict[str, Mutant] = {}
 
 
-_patched: list[tuple[Any, str, object]] = []
+_undo: list[Callable[[], None]] = []
 
 
 def restore() -> None:
     """Put back all that was patched in this process."""
-    while _patched:
-        owner, name, value = _patched.pop()
-        setattr(owner, name, value)
+    while _undo:
+        _undo.pop()()
 
 
 def _mutant(
@@ -70,6 +71,7 @@ def _replace(statement: str, old: str, new: str) -> None:
     before = QUERIES[statement]
     assert old in before.decode(), f"{statement} has no {old!r}"
     QUERIES[statement] = before.decode().replace(old, new).encode()
+    _undo.append(partial(QUERIES.__setitem__, statement, before))
     for module in [
         each for name, each in sys.modules.items() if name.startswith("pipeline.adapters.postgres")
     ]:
@@ -79,7 +81,7 @@ def _replace(statement: str, old: str, new: str) -> None:
 
 def _set(owner: Any, name: str, value: object) -> None:
     assert hasattr(owner, name), f"{owner} has no {name}"
-    _patched.append((owner, name, getattr(owner, name)))
+    _undo.append(partial(setattr, owner, name, getattr(owner, name)))
     setattr(owner, name, value)
 
 
@@ -184,6 +186,11 @@ def _expiry() -> None:
 @_mutant("records of aborted transactions are not read", caught_by="39-a_transaction_is_aborted")
 def _committed_records_only() -> None:
     _set(kafka_config, "_CONSUMER", {**kafka_config._CONSUMER, "isolation.level": "read_uncommitted"})
+
+
+@_mutant("an open breaker lets one job through at a time", caught_by="40-a_dependency_is_down")
+def _breaker() -> None:
+    _set(Breakers, "admit", lambda _self, taken: taken)
 
 
 @_mutant("a publish is acknowledged by all copies in sync", caught_by="15-too_few_brokers", in_driver=True)

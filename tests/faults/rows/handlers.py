@@ -181,6 +181,7 @@ def a_dependency_is_down(case: Case) -> None:
     expected = 0.5 * loaded.load.steady_rate() * (closed - opened)
     assert len(light) > 0.8 * expected, f"{len(light)} light jobs, {expected:.0f} were published"
     probes = [run for run in world.executions() if run.error and opened + 1 < run.started < closed]
+    assert len(probes) <= closed - opened + 5, f"{len(probes)} jobs were tried while the breaker was open"
     case.figures.notes["failed probes"] = len(probes)
     case.figures.notes["MB more"] = round(max(0.0, loaded.watch.most_memory() - before))
     case.judge(loaded, apart={job.job_id for job in world.acked()})
