@@ -103,7 +103,13 @@ def _fencing_of_effects() -> None:
 
 @_mutant("a completed job is not granted again", caught_by="3-a_worker_is_killed")
 def _duplicates() -> None:
+    _grant_completed()
+
+
+def _grant_completed() -> None:
+    """Told as a retry, or the table of transitions would refuse it and end the worker."""
     _replace("claim", "else false\n        end", "else true\n        end")
+    _replace("claim", "previous_state = j.state", "previous_state = 'retrying'")
 
 
 @_mutant("the next record is acknowledged before the state moves", caught_by="10-a_worker_is_killed_before")
@@ -148,7 +154,7 @@ def _commit_guard() -> None:
 def _hops() -> None:
     _replace("claim", "excluded.hop >= j.hop", "true")
     _replace("claim", "when 'dead' then excluded.hop > j.hop", "when 'dead' then true")
-    _replace("claim", "else false\n        end", "else true\n        end")
+    _grant_completed()
 
 
 @_mutant("what ran on a worker that died is suspected", caught_by="4-handlers_kill")
