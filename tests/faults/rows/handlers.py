@@ -141,7 +141,7 @@ def letters_cannot_be_written(case: Case) -> None:
     # The letters of jobs that had died before would be deleted with the topic.
     with case.loaded(world, failing=False) as loaded, loaded.load.fault():
         world.admin.delete([dlq])
-        tasks = [Task(name=f"doomed-{number}", fails=-1) for number in range(400)]
+        tasks = [Task(name=f"doomed-{number}", fails=-1) for number in range(300)]
         doomed = world.publish(world.jobs.effect, tasks)
         world.wait("letters are refused", lambda: _said(world, "next_record_failed"), timeout=60)
         for number in range(2):
