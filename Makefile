@@ -31,7 +31,7 @@ check: .venv/installed  ## format, lint, types and the fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n 2 -m 'not servers' tests/unit tests/contract
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not servers' tests/unit tests/contract
 
 format: .venv/installed  ## format the code
 	$(BIN)/ruff format .

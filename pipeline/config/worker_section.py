@@ -92,7 +92,7 @@ class WorkerSettings(Section):
         json_schema_extra=allowed("a-z, A-Z, 0-9, '.', '_' and '-', at most 200; empty: none"),
     )
     session_timeout: float = Field(
-        10.0,
+        8.0,
         ge=0.1,
         le=3600,
         description="The group gives a silent worker's partitions to others after so long. With `consumer` the broker decides.",

@@ -46,7 +46,10 @@ class Retry(Signal):
 
 
 class Snooze(Signal):
-    """Run the job again later without burning an attempt: `after` seconds from now, or at `until` (epoch seconds)."""
+    """Run the job again later without burning an attempt: `after` seconds from now, or at `until` (epoch seconds).
+
+    A job that runs in order waits in its main topic, and is dead if that may delete its record before: reason `waits_too_long`.
+    """
 
     def __init__(self, *, after: float | None = None, until: float | None = None) -> None:
         if (after is None) == (until is None):

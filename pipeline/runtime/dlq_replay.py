@@ -10,6 +10,7 @@ what was in the hand of a process that died is looked for there before anything 
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,10 +33,13 @@ from pipeline.runtime.read_ahead import ReadAhead
 
 __all__ = ["Progress", "Remark", "Report", "Tools", "run_replay"]
 
-BATCH_LETTERS = 4000
+BATCH_LETTERS = 2000
 BATCH_BYTES = 8_000_000
 READ_ACROSS = 1000  # letters between two wanted ones that are read rather than sought over
 MAX_REMARKS = 10
+# Three batches are in memory, each of some ten thousand headers, and none is part of a cycle. By default the collector looks
+# through all of them time and again, for a third of the time that it all takes.
+COLLECT_AFTER = 500_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +108,8 @@ def run_replay(tools: Tools, task: Task, *, tell: Callable[[Progress], None] = l
     """
     run = _Run(tools, task, tell)
     try:
-        run.report.state = run.through()
+        with _few_collections():
+            run.report.state = run.through()
     except PipelineError:
         with contextlib.suppress(StoreUnavailable):
             run.save(TaskState.FAILED)
@@ -112,6 +117,17 @@ def run_replay(tools: Tools, task: Task, *, tell: Callable[[Progress], None] = l
     run.save(run.report.state)
     tools.index.release(task.id)
     return run.report
+
+
+@contextlib.contextmanager
+def _few_collections() -> Iterator[None]:
+    """Meanwhile this process looks for cycles only now and then."""
+    before = gc.get_threshold()
+    gc.set_threshold(COLLECT_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Run:

@@ -185,6 +185,8 @@ def test_an_effect_is_there_once_when_its_worker_is_frozen_at_any_step_and_wakes
         "every first run has come to its end",
         lambda: all(run.ended for run in steps.executions() if run.token == 1),
     )
+    late = {case.job.job_id for case in cases if case.step in ("claimed", "begun", "written")}
+    assert {entry["job_id"] for entry in victim.said("transaction_refused")} == late
     assert victim.stop() == 0, victim.tail()
     steps.wait_committed()
     assert_once(steps, cases, finished=("commit", "after", "settled"))

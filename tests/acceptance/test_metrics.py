@@ -32,6 +32,8 @@ def test_a_worker_counts_what_it_did(world: World) -> None:
         'pipeline_jobs_dead_total{job_type="work.plain",outcome="max_attempts",queue="default"} 1.0' in text
     )
     assert "tenant=" not in text
+    # It is counted at the start and then now and then.
+    world.wait("the letter is counted", lambda: scrape(worker)["pipeline_dlq_depth"] == 1)
     assert_clean_end(world)
 
 

@@ -130,7 +130,7 @@ class PoisonMachine(RuleBasedStateMachine):
 
 
 TestPoison = PoisonMachine.TestCase
-TestPoison.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestPoison.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
 
 
 def test_the_machine_notices_when_only_the_last_claim_makes_a_suspect() -> None:

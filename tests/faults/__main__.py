@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import sys
 import tempfile
@@ -29,6 +30,7 @@ REPORT = ROOT / "docs" / "reliability.md"
 
 def main() -> int:
     options = _options()
+    logging.getLogger("pipeline.kafka").setLevel(logging.ERROR)  # that brokers are away is what it is about
     results = {} if options.fresh else load_results(RESULTS)
     wanted = {int(number) for number in options.rows.split(",")} if options.rows else None
     scale = QUICK if options.quick else replace(FULL, jobs=options.jobs, outage=options.outage)

@@ -40,7 +40,7 @@ class Campaign:
         print(f"  {time.strftime('%H:%M:%S')} {name}", flush=True)
         with self._loaded.load.fault():
             fault(self)
-        self._loaded.load.pass_time(self._case.rng.uniform(1, 6))
+        self._case.figures.recoveries.append(self._loaded.load.wait_recovered())
 
     # --- workers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Self
@@ -12,7 +13,7 @@ from typing import NamedTuple, Self
 from pipeline import JobType, PublishFailed
 from tests.faults.scale import Scale
 from tests.harness.jobs import Task
-from tests.harness.ledger import Acked
+from tests.harness.ledger import Acked, Ledger
 from tests.harness.waiting import wait_until
 from tests.harness.world import World
 
@@ -54,6 +55,9 @@ class Load:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="load")
         self._sequences: dict[str, int] = {}
+        self._ledger = Ledger(world.folder / "executions")
+        self._seen = 0
+        self._ends: list[float] = []
         self.told: dict[str, Task] = {}
         self.published_at: dict[str, float] = {}
         self.refused: list[float] = []  # how long calls took that ended in an error
@@ -91,15 +95,20 @@ class Load:
         yield
         self.faults.append((began, time.time()))
 
+    def wait_recovered(self) -> float:
+        """Wait until the rate is back after the last fault, and give how many seconds that took."""
+        wait_until(
+            lambda: self.recovery() is not None,
+            "the rate is back",
+            timeout=_GIVE_UP_AFTER,
+            context=self._context,
+        )
+        return self.recovery() or 0.0
+
     def finish(self) -> None:
         """Go on until the rate is back after the last fault and all jobs are published."""
         if self.faults:
-            wait_until(
-                lambda: self.recovery() is not None,
-                "the rate is back",
-                timeout=_GIVE_UP_AFTER,
-                context=self._context,
-            )
+            self.wait_recovered()
         self._world.wait("all are published", lambda: len(self.told) >= self._scale.jobs, timeout=600)
         self._stopped.set()
         self._thread.join()
@@ -112,18 +121,24 @@ class Load:
     # --- what was measured
 
     def completions(self) -> list[float]:
-        return sorted(run.ended for run in self._world.executions() if run.ended and not run.error)
+        """When runs ended well, in this order. Reads only what is new: it is asked again and again."""
+        entries = self._ledger.entries()
+        new = [each["at"] for each in entries[self._seen :] if each["event"] == "end" and not each["error"]]
+        self._seen = len(entries)
+        if new:
+            self._ends = sorted([*self._ends, *new])
+        return self._ends
 
     def steady_rate(self) -> float:
         """Completions a second before the fault; no more than are published, when a backlog was still worked off."""
         since, until = self.steady
-        measured = sum(since <= end < until for end in self.completions()) / (until - since)
-        return min(measured, self._scale.rate)
+        return min(self.done_during(self.steady) / (until - since), self._scale.rate)
 
     def recovery(self) -> float | None:
         """Seconds from the end of the last fault to the first window at 80 % of the steady rate; None: not yet."""
         _, healed = self.faults[-1]
-        ends = [end for end in self.completions() if end >= healed]
+        ends = self.completions()
+        ends = ends[bisect_left(ends, healed) :]
         wanted = _GOOD_RATE * self.steady_rate() * self._scale.window
         now = time.time()
         first = 0
@@ -136,7 +151,8 @@ class Load:
 
     def done_during(self, fault: tuple[float, float]) -> int:
         since, until = fault
-        return sum(since <= end < until for end in self.completions())
+        ends = self.completions()
+        return bisect_left(ends, until) - bisect_left(ends, since)
 
     # --- publishing
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from pipeline.core.decision import Decision, RunLater, decide
 from pipeline.core.offsets import OffsetTracker, Partition
 from pipeline.core.ports import Outgoing
 from pipeline.runtime import retention, settler
+from pipeline.runtime.breakers import Breakers
 from pipeline.runtime.next_records import NextRecords
 from pipeline.runtime.onward import dead_letter
 
@@ -44,14 +46,13 @@ class Mutant(NamedTuple):
 MUTANTS: dict[str, Mutant] = {}
 
 
-_patched: list[tuple[Any, str, object]] = []
+_undo: list[Callable[[], None]] = []
 
 
 def restore() -> None:
     """Put back all that was patched in this process."""
-    while _patched:
-        owner, name, value = _patched.pop()
-        setattr(owner, name, value)
+    while _undo:
+        _undo.pop()()
 
 
 def _mutant(
@@ -70,6 +71,7 @@ def _replace(statement: str, old: str, new: str) -> None:
     before = QUERIES[statement]
     assert old in before.decode(), f"{statement} has no {old!r}"
     QUERIES[statement] = before.decode().replace(old, new).encode()
+    _undo.append(partial(QUERIES.__setitem__, statement, before))
     for module in [
         each for name, each in sys.modules.items() if name.startswith("pipeline.adapters.postgres")
     ]:
@@ -79,7 +81,7 @@ def _replace(statement: str, old: str, new: str) -> None:
 
 def _set(owner: Any, name: str, value: object) -> None:
     assert hasattr(owner, name), f"{owner} has no {name}"
-    _patched.append((owner, name, getattr(owner, name)))
+    _undo.append(partial(setattr, owner, name, getattr(owner, name)))
     setattr(owner, name, value)
 
 
@@ -101,7 +103,13 @@ def _fencing_of_effects() -> None:
 
 @_mutant("a completed job is not granted again", caught_by="3-a_worker_is_killed")
 def _duplicates() -> None:
+    _grant_completed()
+
+
+def _grant_completed() -> None:
+    """Told as a retry, or the table of transitions would refuse it and end the worker."""
     _replace("claim", "else false\n        end", "else true\n        end")
+    _replace("claim", "previous_state = j.state", "previous_state = 'retrying'")
 
 
 @_mutant("the next record is acknowledged before the state moves", caught_by="10-a_worker_is_killed_before")
@@ -146,7 +154,7 @@ def _commit_guard() -> None:
 def _hops() -> None:
     _replace("claim", "excluded.hop >= j.hop", "true")
     _replace("claim", "when 'dead' then excluded.hop > j.hop", "when 'dead' then true")
-    _replace("claim", "else false\n        end", "else true\n        end")
+    _grant_completed()
 
 
 @_mutant("what ran on a worker that died is suspected", caught_by="4-handlers_kill")
@@ -184,6 +192,11 @@ def _expiry() -> None:
 @_mutant("records of aborted transactions are not read", caught_by="39-a_transaction_is_aborted")
 def _committed_records_only() -> None:
     _set(kafka_config, "_CONSUMER", {**kafka_config._CONSUMER, "isolation.level": "read_uncommitted"})
+
+
+@_mutant("an open breaker lets one job through at a time", caught_by="40-a_dependency_is_down")
+def _breaker() -> None:
+    _set(Breakers, "admit", lambda _self, taken: taken)
 
 
 @_mutant("a publish is acknowledged by all copies in sync", caught_by="15-too_few_brokers", in_driver=True)

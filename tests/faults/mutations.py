@@ -12,7 +12,7 @@ from tests.faults.runner import first_line, run_scenario
 from tests.faults.scale import QUICK
 from tests.faults.site import Site
 
-__all__ = ["catch", "run_mutations"]
+__all__ = ["catch", "run_mutations", "scenario_for"]
 
 _PATIENCE = 40.0  # seconds for jobs that may never end
 
@@ -21,7 +21,7 @@ def run_mutations(result: Result, site: Site, *, seed: int, folder: Path) -> Non
     """A remark for each protection: the row of its scenario, and what was found broken without it."""
     result.seeds.append(seed)
     for mutant in MUTANTS.values():
-        scenario = _scenario(mutant)
+        scenario = scenario_for(mutant)
         result.runs += 1
         print(f"without: {mutant.protection}", flush=True)
         try:
@@ -43,7 +43,7 @@ def catch(mutant: Mutant, site: Site, *, seed: int, folder: Path) -> str:
     program = ("-m", "pipeline") if mutant.in_driver else ("-m", "tests.faults.mutants", mutant.name)
     try:
         run_scenario(
-            _scenario(mutant), site, QUICK, seed=seed, folder=folder, program=program, patience=_PATIENCE
+            scenario_for(mutant), site, QUICK, seed=seed, folder=folder, program=program, patience=_PATIENCE
         )
     except NotHere:
         raise
@@ -57,5 +57,5 @@ def catch(mutant: Mutant, site: Site, *, seed: int, folder: Path) -> str:
     return broken
 
 
-def _scenario(mutant: Mutant) -> Scenario:
+def scenario_for(mutant: Mutant) -> Scenario:
     return next(each for each in SCENARIOS if str(each).startswith(mutant.caught_by))

@@ -7,11 +7,20 @@ from pathlib import Path
 import pytest
 
 from tests.faults import rows
-from tests.faults.mutants import MUTANTS
-from tests.faults.mutations import catch
+from tests.faults.mutants import MUTANTS, restore
+from tests.faults.mutations import catch, scenario_for
 from tests.faults.site import Site
 
 assert rows  # importing them registers the scenarios
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_protection_is_found_where_it_is_taken_out_and_has_its_scenario(name: str) -> None:
+    try:
+        MUTANTS[name].patch()
+    finally:
+        restore()
+    scenario_for(MUTANTS[name])
 
 
 @pytest.mark.servers

@@ -110,6 +110,20 @@ def test_a_replay_that_is_killed_goes_on_where_it_was_and_every_job_runs_once(
     assert bench.dlq("replay", "--all").out.startswith("to replay: 0 of 400 dead letters selected")
 
 
+def test_two_replays_at_once_share_the_letters(bench: DeskBench) -> None:
+    bury(bench, 300)
+    assert bench.dlq("stats").code == 0  # the index is complete: both begin at once
+    arguments = ("dlq", "replay", "--all", "--execute", "--rate", "100")
+    with running(bench, *arguments) as first, running(bench, *arguments) as second:
+        ends = [end(first), end(second)]
+    assert [ended.code for ended in ends] == [0, 0], ends
+    sent = replayed_ids(bench)
+    assert sent == {(job_id(n), 1): 1 for n in range(1, 301)}
+    tasks = bench.dlq("audit", "--json").json()
+    assert sum(task["counts"].get("sent", 0) for task in tasks) == 300
+    assert bench.dlq("replay", "--all", "--execute").out.startswith("replayed: 0 of 300")
+
+
 def test_ctrl_c_ends_after_the_batch_and_says_how_to_go_on(bench: DeskBench) -> None:
     bury(bench, 300)
     with running(bench, "dlq", "replay", "--all", "--execute", "--rate", "50") as process:
@@ -388,3 +402,32 @@ def test_what_makes_no_sense_is_refused(bench: DeskBench) -> None:
     named = f"{reference['partition']}:{reference['offset']}"
     refused = bench.run("dlq", "edit", named, "--payload", "{}", "--app", "tests.integration.desk_jobs")
     assert "carries no job that could run: header ce_id is missing" in refused.err
+
+
+# --- counted
+
+
+def test_letters_are_counted_by_what_they_have_in_common(bench: DeskBench) -> None:
+    assert bench.dlq("stats").out == "no dead letters\n"
+    bury(bench, 14)
+    bench.bury(number=20, tenant="acme", job_type="invoice.render", reason="permanent")
+    head, _, titles, *rows = bench.dlq("stats").out.splitlines()
+    assert head == "open 15"
+    assert titles.split() == ["TYPE", "ERROR", "LETTERS", "OLDEST", "NEWEST"]
+    assert [(row.split()[0], row.split()[2]) for row in rows] == [
+        ("email.send", "14"),
+        ("invoice.render", "1"),
+    ]
+    by_tenant = bench.dlq("stats", "--by", "tenant", "--type", "email.send", "--limit", "3", "--json").json()
+    assert [(group["tenant"], group["letters"]) for group in by_tenant["groups"]] == [
+        (f"tenant-{n}", 2) for n in range(3)
+    ]
+
+
+def test_letters_are_counted_by_what_became_of_them(bench: DeskBench) -> None:
+    bury(bench, 14)
+    assert bench.dlq("replay", "--tenant", "tenant-0", "--execute").code == 0
+    assert bench.dlq("park", "--tenant", "tenant-1", "--why", "later", "--execute").code == 0
+    assert bench.dlq("stats", "--json").json()["states"] == {"open": 10, "parked": 2, "replayed": 2}
+    found = bench.dlq("stats", "--by", "tenant", "--state", "replayed", "--json").json()["groups"]
+    assert [(group["tenant"], group["letters"]) for group in found] == [("tenant-0", 2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -246,6 +247,24 @@ def test_a_replay_ends_when_nothing_of_a_batch_is_taken_and_goes_on_later(world:
     assert len(values(world)) == 6
     world.replay()
     assert sorted(values(world), key=str) == [b"%d" % n for n in range(1, 10)]
+
+
+def test_a_replay_has_few_collections_of_garbage_and_leaves_them_as_they_were_however_it_ends(
+    world: World,
+) -> None:
+    before, during = gc.get_threshold(), []
+
+    def fails(record: Outgoing) -> Exception | None:
+        during.append(gc.get_threshold()[0])
+        if record.value == b"2":
+            raise Killed
+        return None
+
+    world.bury(letters(2))
+    with pytest.raises(Killed):
+        world.replay(producer=Producer(world.topics, fails))
+    assert during == [dlq_replay.COLLECT_AFTER] * 2
+    assert gc.get_threshold() == before
 
 
 # --- stopped, killed, resumed

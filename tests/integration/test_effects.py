@@ -112,7 +112,10 @@ def test_a_lost_claim_takes_its_effect_along(place: Place, write: Callable[..., 
     late = completion._replace(token=0)
     with (
         closing(place.open_effects()) as effects,
-        pytest.raises(ClaimLost, match=rf"job {completion.job_id}: the claim with token 0 does not hold"),
+        pytest.raises(
+            ClaimLost,
+            match=rf"job {completion.job_id}: the claim with token 0 does not hold any more, the row has token 1;",
+        ),
     ):
         write(place, effects, late)
     assert place.state(completion) is JobState.RUNNING

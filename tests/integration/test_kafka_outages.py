@@ -20,7 +20,8 @@ from pipeline.core.ports import Delivered
 from pipeline.core.topics import TopicSpec
 from pipeline.errors import BrokerUnavailable, PublishFailed, PublishUnknown
 from tests.contract.brokers import Member, outgoing, rest, until
-from tests.harness.proxy import ProxiedKafka, proxied_kafka
+from tests.harness.proxy import Loss, ProxiedKafka, proxied_kafka
+from tests.harness.requests import PRODUCE, kafka_request
 
 pytestmark = pytest.mark.servers
 
@@ -133,6 +134,34 @@ def test_one_wait_for_room_serves_a_whole_batch(kafka: ProxiedKafka, topic: str)
         assert seconds(lambda: ended.append(sender.send_all([outgoing(topic)] * 50))) < 10
         kinds = [type(end.error) for end in ended[0]]
         assert kinds == [PublishUnknown] * 10 + [PublishFailed] * 40
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_producer_whose_writes_only_time_out_is_replaced_if_kafka_answers(
+    kafka: ProxiedKafka,
+    topic: str,
+    *,
+    answers: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("pipeline.adapters.kafka.producer._LEAST_PATIENCE", 2.0)
+    caplog.set_level("ERROR", logger="pipeline.kafka")
+
+    def replaced() -> int:
+        return sum(getattr(line, "action", "") == "producer_replaced" for line in caplog.records)
+
+    with closing(producer(kafka.proxied, timeout=1)) as sender:
+        assert sender.send_all([outgoing(topic)])[0].error is None
+        if answers:
+            kafka.proxy.trap(kafka_request(PRODUCE), loss=Loss.REQUEST, times=1_000_000)
+        else:
+            kafka.proxy.cut()
+        for _ in range(6):
+            assert isinstance(sender.send_all([outgoing(topic)])[0].error, PublishUnknown)
+        assert bool(replaced()) is answers
+        kafka.proxy.heal()
+        until(lambda: sender.send_all([outgoing(topic)])[0].error is None)
 
 
 def test_closing_a_producer_ends_what_is_under_way(kafka: ProxiedKafka, topic: str) -> None:

@@ -333,26 +333,29 @@ def check(scenario: str, broken: str = "") -> tuple[str, int]:
     records, budget = SCENARIOS[scenario]
     jobs = len(set(records))
     start = World(records, (None,) * jobs, (0,) * jobs, (Worker(), Worker()), None, 0, 0, budget)
-    model, seen, queue = Model(broken), {start}, deque([start])
-    before: dict[World, list[World]] = {}
-    while queue:
-        world = queue.popleft()
+    model = Model(broken)
+    numbers = {start: 0}  # a world is looked up once for each way to it: hashing one takes long
+    worlds: list[World] = [start]
+    before: list[list[int]] = [[]]
+    for here, world in enumerate(worlds):  # which grows meanwhile
         for following, fault in model.steps(world):
             if fault:
-                return fault, len(seen)
-            before.setdefault(following, []).append(world)
-            if following not in seen:
-                seen.add(following)
-                queue.append(following)
-    return ("" if len(_can_finish(seen, before)) == len(seen) else "stuck"), len(seen)
+                return fault, len(worlds)
+            number = numbers.setdefault(following, len(worlds))
+            if number == len(worlds):
+                worlds.append(following)
+                before.append([])
+            before[number].append(here)
+    return ("" if _can_finish(worlds, before) else "stuck"), len(worlds)
 
 
-def _can_finish(seen: set[World], before: Mapping[World, Sequence[World]]) -> set[World]:
-    good = deque(world for world in seen if _finished(world))
-    reach = set(good)
+def _can_finish(worlds: Sequence[World], before: Sequence[Sequence[int]]) -> bool:
+    """Whether from each of these some way leads to an end."""
+    reach = {number for number, world in enumerate(worlds) if _finished(world)}
+    good = deque(reach)
     while good:
-        for previous in before.get(good.popleft(), ()):
+        for previous in before[good.popleft()]:
             if previous not in reach:
                 reach.add(previous)
                 good.append(previous)
-    return reach
+    return len(reach) == len(worlds)

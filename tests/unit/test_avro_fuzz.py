@@ -151,6 +151,12 @@ def my_folder() -> Path:
     extra=[{"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}],
     data=b"\x02\xfe\xff\xff\xff\x0f",
 )
+@example(extra=[{"type": "array", "items": "double"}], data=b"\x02\xfe\xff\xff\xff\x0f")
+@example(extra=[{"type": "array", "items": "boolean"}], data=b"\x02\xfe\xff\xff\xff\x0f")
+@example(
+    extra=[{"type": "array", "items": {"type": "fixed", "name": "F", "size": 16}}],
+    data=b"\x02\xfe\xff\xff\xff\x0f",
+)
 def test_any_foreign_schema_is_refused_or_decodes_within_bounds(extra: list[Any], data: bytes) -> None:
     fields = [{"name": "a", "type": "int"}]
     fields += [{"name": f"x{number}", "type": type_} for number, type_ in enumerate(extra)]

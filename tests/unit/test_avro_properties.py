@@ -172,7 +172,7 @@ KINDS = st.recursive(
 
 
 @given(st.lists(KINDS, min_size=0, max_size=6), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_generated_model_and_its_schema_agree_and_its_values_survive(
     kinds: list[Kind], data: st.DataObject
 ) -> None:
@@ -218,7 +218,7 @@ def test_random_bytes_behind_a_valid_header_are_refused_or_make_a_valid_model(
 
 
 @given(EVERYTHINGS, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=4))
-@BOUNDED
+@settings(BOUNDED, max_examples=200)
 def test_damaged_bytes_are_refused_or_make_a_valid_model(
     payload: Everything, damage: list[tuple[int, int]]
 ) -> None:

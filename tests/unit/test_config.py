@@ -350,8 +350,8 @@ CLASHES: dict[str, tuple[dict[str, object], str]] = {
         ),
     ),
     "polls": (
-        {"worker.max_poll_interval": 9},
-        "worker.session_timeout is 10.0 (default); allowed: at most worker.max_poll_interval, which is 9.0",
+        {"worker.max_poll_interval": 6},
+        "worker.session_timeout is 8.0 (default); allowed: at most worker.max_poll_interval, which is 6.0",
     ),
     "revokes": (
         {"worker.revoke_timeout": 300},

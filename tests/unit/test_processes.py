@@ -289,6 +289,7 @@ def test_a_pool_whose_children_cannot_import_the_application_says_so(
     new_pool: NewPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(processes, "MOST_FAILURES", 2)
     pool = new_pool(target="tests.unit.no_such_module:app")
     eventually(lambda: "no_such_module" in pool.executor.trouble(), timeout=60)
     assert pool.executor.capacity() == 0

@@ -172,7 +172,7 @@ def _sample_problem(reader: ParsedSchema, writer: ParsedSchema) -> str:
     written, target = Writer(writer, reading_form(writer)), reading_form(reader)
     for number, payload in enumerate(sample_payloads(writer, SAMPLES)):
         try:
-            read("a generated payload", payload, Reader(written, target, 0))
+            read("a generated payload", payload, Reader(written, target, 0, bounded=True))
         except PayloadError as error:
             return f"{error} (number {number})"
     return ""

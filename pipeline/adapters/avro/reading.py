@@ -11,6 +11,7 @@ from fastavro import schemaless_reader, schemaless_writer
 
 from pipeline.adapters.avro.catalog import SchemaVersion
 from pipeline.adapters.avro.logical import model_form
+from pipeline.adapters.avro.safety import may_skip_for_ever
 from pipeline.adapters.avro.writers import Writer
 from pipeline.core.job_type import Upcaster
 from pipeline.errors import PayloadError, SchemaError
@@ -24,22 +25,37 @@ Lift = Callable[[Any], Any]
 class Reader:
     """How payloads of one writer schema are decoded, from position `start` on.
 
-    `target` is None when writer and reader are the same; `lift` brings what an old version said to the newest. `form` is the
-    schema to decode with, the writer's reading form by default.
+    `target` is None when writer and reader are the same; `lift` brings what an old version said to the newest. `bounded`:
+    what is skipped could be endless; it takes longer to read with care. `form` is the schema to decode with, the writer's
+    reading form by default.
     """
 
     writer: Writer
     target: dict[str, Any] | None
     start: int
     lift: Lift | None = None
+    bounded: bool = False
     form: dict[str, Any] | None = None
+
+
+class _Bounded(BytesIO):
+    """Ends where its bytes do, also for what is skipped: fastavro reads over that and does not look what came.
+
+    An array of doubles that claims to have a billion items would stall the process with six bytes (seen).
+    """
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        if size is not None and len(found) < size:
+            raise EOFError
+        return found
 
 
 def read(job_type: str, data: bytes, reader: Reader) -> Any:
     """Decode. Raises `PayloadError`, and nothing else, whatever the bytes are."""
     # One byte more than there is: a field that is skipped although it is cut short reads past the end of
     # the payload without an error, and only the position betrays it.
-    buffer = BytesIO(data + b"\x00")
+    buffer = (_Bounded if reader.bounded else BytesIO)(data + b"\x00")
     buffer.seek(reader.start)
     try:
         values = schemaless_reader(buffer, reader.form or reader.writer.reading, reader.target)
@@ -87,7 +103,8 @@ class Upcasting:
         if writer is first and not steps:
             return Reader(writer, None, start, form=model_form(writer.parsed))
         target = None if writer is first else first.reading
-        return Reader(writer, target, start, self._lift(steps) if steps else None)
+        bounded = target is not None and may_skip_for_ever(writer.parsed.schema, writer.parsed.named)
+        return Reader(writer, target, start, self._lift(steps) if steps else None, bounded)
 
     def _lift(self, steps: Sequence[int]) -> Lift:
         ends = [*steps[1:], self._newest]

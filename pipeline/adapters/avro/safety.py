@@ -12,9 +12,10 @@ from __future__ import annotations
 from pipeline.adapters.avro.tree import PRIMITIVES, Named, Schema, children, kind, resolve
 from pipeline.errors import SchemaError
 
-__all__ = ["refuse_unsafe"]
+__all__ = ["may_skip_for_ever", "refuse_unsafe"]
 
 MAX_DEPTH = 64
+_FIXED = frozenset({"boolean", "float", "double", "fixed"})
 _KNOWN = PRIMITIVES | {"record", "enum", "fixed", "array", "map", "union"}
 
 
@@ -24,6 +25,32 @@ def refuse_unsafe(schema: Schema, named: Named, *, source: str) -> None:
     height = walk.height(schema, "")
     if height > MAX_DEPTH:
         walk.refuse("", f"nests {height} types deep; {MAX_DEPTH} is the limit")
+
+
+def may_skip_for_ever(schema: Schema, named: Named) -> bool:
+    """Whether a reader that skips a value of this type may go on past the end of the payload: over items of fixed width.
+
+    Of any other item there is a length, a count or a number to be read, which is missed at the end. For a safe schema.
+    """
+    known: dict[
+        str, tuple[bool, bool]
+    ] = {}  # a named type is looked into once, or a short text could double for ever
+
+    def look(schema: Schema) -> tuple[bool, bool]:
+        """Whether it has a fixed width, and whether it may be skipped for ever."""
+        definition = resolve(schema, named)
+        name = str(definition.get("name", "")) if isinstance(definition, dict) else ""
+        if name in known:
+            return known[name]
+        inside = [look(child) for _, child in children(definition)]
+        all_fixed = all(fixed for fixed, _ in inside)
+        fixed = kind(definition) in _FIXED or (kind(definition) == "record" and all_fixed)
+        endless = any(endless for _, endless in inside) or (kind(definition) == "array" and all_fixed)
+        if name:
+            known[name] = fixed, endless
+        return fixed, endless
+
+    return look(schema)[1]
 
 
 class _Walk:

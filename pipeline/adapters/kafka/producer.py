@@ -1,9 +1,11 @@
 """The producer: idempotent, and the end of every write is told.
 
-A thread of its own polls for delivery reports; callbacks run there. Three traps are handled here:
+A thread of its own polls for delivery reports; callbacks run there. Four traps are handled here:
 - a record over the topic's limit fails the whole batch it shares, so sizes are checked before, and the records of a
   batch refused as too large are written again, each in a batch of its own: only the guilty one fails;
 - a fatal error ends a librdkafka producer for good, so a new one takes its place;
+- a librdkafka producer may never write again after an outage, and only tell of writes that timed out: when nothing else was
+  heard of it for a while, though a fresh client finds the cluster, that one takes its place;
 - the local buffer can fill: then `send` waits for room, with a bound.
 """
 
@@ -29,6 +31,8 @@ OnDelivery = Callable[[Delivered], None]
 Report = Callable[[KafkaError | None, Message], None]
 
 _POLL_SECONDS = 0.1
+_LEAST_PATIENCE = 10.0  # with a producer that only tells of writes that timed out
+_PROBE_SECONDS = 2.0
 _LARGEST_BATCH = 1_000_000  # librdkafka's own
 # What a batch with one record adds to its bytes, at most: 61 of batch header, 31 of varints, 10 for each header.
 _RECORD_OVERHEAD = 92
@@ -60,6 +64,7 @@ class KafkaJobProducer:
         self._buffer_timeout = buffer_timeout
         # librdkafka ends every write in time; a record that is written again alone takes that time twice.
         self._longest = 2 * delivery_timeout(config) + 5
+        self._stall = _Stall(patience=max(_LEAST_PATIENCE, delivery_timeout(config)))
         self._changed = threading.Condition()  # guards what follows; told when writes have ended
         self._waiting = 0
         self._sent = 0
@@ -231,6 +236,21 @@ class KafkaJobProducer:
                 self._producer = construct(Producer, self._config, self._log)
                 logger.error("a fatal error ended the producer", extra={"action": "producer_replaced"})
 
+    def _replace_stalled(self) -> None:
+        """Writes time out, and nothing else: if that is for want of a cluster, a new producer would not find it either."""
+        fresh = construct(Producer, self._config, self._log)
+        try:
+            fresh.list_topics(timeout=_PROBE_SECONDS)
+        except KafkaException:
+            return
+        with self._changed:
+            self._retired.append(self._producer)
+            self._producer = fresh
+        logger.error(
+            "the producer wrote nothing any more while Kafka answers: a new one took its place",
+            extra={"action": "producer_replaced"},
+        )
+
     # --- on the producer's thread
 
     def _run(self) -> None:
@@ -238,6 +258,8 @@ class KafkaJobProducer:
             self._poll(self._producer, _POLL_SECONDS)
             if self._alone:
                 self._write_alone()
+            if self._stall.is_over():
+                self._replace_stalled()
             for retired in tuple(self._retired):
                 self._poll(retired, 0)
             with self._changed:
@@ -268,15 +290,18 @@ class KafkaJobProducer:
         self, record: Outgoing, on_delivery: OnDelivery | None, error: KafkaError | None, message: Message
     ) -> None:
         if error is None:
+            self._stall.since = 0.0
             self._end(on_delivery, _delivered(record, message))
         elif error.code() in TOO_LARGE:
             self._alone.append((record, on_delivery))
         else:
+            self._stall.note(error, time.monotonic())
             self._end(on_delivery, self._failed(error, record))
 
     def _reported_in(self, batch: _Batch, index: int, error: KafkaError | None, message: Message) -> None:
         """The same for `send_all`, at the price of one call."""
         if error is None:
+            self._stall.since = 0.0
             batch.put(index, _delivered(batch.records[index], message))
             self._ended += 1
         else:
@@ -310,6 +335,27 @@ def _produce(producer: Producer, record: Outgoing, report: Report) -> None:
 def _delivered(record: Outgoing, message: Message) -> Delivered:
     source = Source(record.topic, message.partition(), message.offset())  # type: ignore[arg-type]  # given on success
     return Delivered(source, None)
+
+
+class _Stall:
+    """For how long writes have only timed out, one after the other. Only for the producer's thread."""
+
+    def __init__(self, *, patience: float) -> None:
+        self._patience = patience
+        self._last = 0.0
+        self.since = 0.0  # 0: the last write that ended did so otherwise
+
+    def note(self, error: KafkaError, now: float) -> None:
+        timed_out = error.code() == KafkaError._MSG_TIMED_OUT  # noqa: SLF001 - librdkafka's own codes are spelt so
+        self.since = (self.since or now) if timed_out else 0.0
+        self._last = now
+
+    def is_over(self) -> bool:
+        """Whether they have for longer than the time of patience; then that begins anew."""
+        if not self.since or self._last - self.since < self._patience:
+            return False
+        self.since = self._last
+        return True
 
 
 _UNDER_WAY = Delivered(None, None)

@@ -34,7 +34,10 @@ _COMPLETE = """
         where job_id = %(job_id)s and token = %(token)s and worker_id = %(worker)s and state = 'running'
         returning 1
     )
-    select {schema}.claim_is_lost(%(job_id)s, %(token)s) where not exists (select from done)
+    select {schema}.claim_is_lost(
+        %(job_id)s, %(token)s, (select token from {schema}.jobs where job_id = %(job_id)s)
+    )
+    where not exists (select from done)
 """
 
 

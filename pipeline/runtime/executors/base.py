@@ -10,6 +10,7 @@ from typing import Protocol
 from pydantic import BaseModel
 
 from pipeline.core.outcome import Failed, Failure, Outcome, Succeeded, outcome_of
+from pipeline.errors import ClaimLost
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.handlers import Context, Handler
 from pipeline.runtime.judging import judged
@@ -126,6 +127,17 @@ def outcome_after(delivery: Delivery, error: BaseException) -> Outcome:
             extra={"action": "raised_after_commit", "job_id": delivery.job.job_id},
         )
         return SUCCEEDED
+    if isinstance(error, ClaimLost):
+        log.warning(
+            "transaction refused: %s",
+            error,
+            extra={
+                "action": "transaction_refused",
+                "job_id": delivery.job.job_id,
+                "job_type": delivery.job.job_type,
+                "token": delivery.token,
+            },
+        )
     outcome = outcome_of(error, permanent=handler.job_type.permanent)
     return judged(outcome, error, handler.job_type, delivery.job)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from signal import SIGKILL
 
 from pipeline.core import headers
 from pipeline.core.headers import parse_job
 from pipeline.core.state import JobState
 from tests.faults.case import Case, scenario
-from tests.harness.jobs import Task
+from tests.harness.jobs import Policy, Task
 from tests.harness.ledger import Acked
 from tests.harness.proxy import Loss
 from tests.harness.requests import OFFSET_COMMIT, PRODUCE, kafka_request
@@ -161,6 +162,49 @@ def a_worker_is_killed_after_its_retry_was_written(case: Case) -> None:
     _killed_at_retry(case, Loss.NOTHING)
 
 
+def _killed_at_letter(case: Case, loss: Loss) -> None:
+    """Its job dies again, in another worker; however many letters that makes, one replay brings it back once."""
+    world = case.world(policy=Policy(max_attempts=1))
+    victim = world.start_worker(kafka__bootstrap_servers=case.site.kafka_by_proxy)
+    with case.loaded(world, workers=1, failing=False) as loaded:
+        victim.may_end = True
+        with loaded.load.fault():
+            trap = case.site.kafka_proxy.trap(
+                kafka_request(PRODUCE, containing=b".dlq"), victim.kill, loss=loss
+            )
+            doomed = world.publish(world.jobs.effect, [Task(name=f"doomed-{n}", fails=-1) for n in range(6)])
+            world.wait("it is killed at its letter", lambda: trap.sprung and not victim.running)
+        world.start_worker()
+        world.wait_ended(doomed)
+        letters = Counter(parse_job(each, queue="default").job.job_id for each in world.letters())
+        assert letters.keys() == loaded.ids(doomed)
+        assert (letters.total() > len(doomed)) == (loss is Loss.NOTHING), letters
+        world.open("fixed")
+        replay = world.cli("dlq", "replay", "--all", "--execute")
+        assert (replay.code, replay.out.count("replayed: 6 of")) == (0, 1), replay.out + replay.err
+        world.wait("all completed", lambda: _all_completed(world, doomed))
+    for job in doomed:
+        runs = [run for run in world.executions(job_id=job.job_id) if not run.error and run.ended]
+        assert len(runs) == 1, runs
+    case.judge(loaded, killed=[victim.pid], apart=loaded.ids(doomed))
+
+
+def _all_completed(world: World, jobs: list[Acked]) -> bool:
+    states = world.states()
+    return all(states[job.job_id] is JobState.COMPLETED for job in jobs)
+
+
+@scenario(10, "kill -9, letter not written", quick=False)
+def a_worker_is_killed_before_its_letter_is_written(case: Case) -> None:
+    _killed_at_letter(case, Loss.REQUEST)
+
+
+@scenario(10, "kill -9, letter written", quick=False)
+def a_worker_is_killed_after_its_letter_was_written(case: Case) -> None:
+    """Between the letter and the state, and so before the commit."""
+    _killed_at_letter(case, Loss.NOTHING)
+
+
 @scenario(10, "SIGTERM", quick=False)
 def a_worker_is_stopped_while_it_writes_retries(case: Case) -> None:
     """It drains; the answers to its first writes are lost."""
@@ -178,4 +222,4 @@ def a_worker_is_stopped_while_it_writes_retries(case: Case) -> None:
     for job in failing:
         attempts = [run.attempt for run in world.executions(job_id=job.job_id)]
         assert attempts == [1, 2], attempts
-    case.judge(loaded)
+    case.judge(loaded, apart=loaded.ids(failing))
