@@ -28,7 +28,7 @@ from pipeline.holds import build_breakers, kept_in_place, longest_wait, shelf_li
 from pipeline.logs import MoveLog
 from pipeline.pools import ChildPools
 from pipeline.runtime.breakers import Breakers, BreakerSettings
-from pipeline.runtime.buffer import Buffer, Limits
+from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.claimer import Claimer
 from pipeline.runtime.contexts import Contexts
 from pipeline.runtime.delivery import Run
@@ -38,6 +38,7 @@ from pipeline.runtime.executors import AsyncExecutor, Executor, ThreadExecutor
 from pipeline.runtime.executors.base import OnRuns
 from pipeline.runtime.handlers import ASYNC, PROCESS, SUSPECT, THREAD
 from pipeline.runtime.heartbeat import Heartbeat
+from pipeline.runtime.held import Limits
 from pipeline.runtime.intake import Intake, IntakeSettings
 from pipeline.runtime.pruning import Pruner
 from pipeline.runtime.retention import RetentionWatch

@@ -26,44 +26,15 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from pipeline.core.caps import Caps
 from pipeline.core.offsets import Gap, OffsetTracker, Partition
 from pipeline.core.order import KeyGate
 from pipeline.core.stuck import Progress
 from pipeline.runtime.delivery import Delivery
+from pipeline.runtime.held import Aside, Held, Load
 
-__all__ = ["Aside", "Buffer", "Limits", "Load"]
-
-
-class Limits(NamedTuple):
-    """When to stop fetching: jobs and bytes from main topics, jobs from retry topics.
-
-    Jobs that wait aside for their key may be as many as `waiting`, with as many bytes as `bytes`. In one partition, `ahead`
-    records may be received from the first unfinished one on.
-    """
-
-    jobs: int
-    bytes: int
-    waiting: int
-    ahead: int = 200_000
-
-
-class Aside(NamedTuple):
-    """Jobs of main topics that wait for their key: behind another job, or for their next attempt."""
-
-    jobs: int
-    bytes: int
-    partitions: frozenset[Partition]
-
-
-class Load(NamedTuple):
-    """What is held now, of main topics (`jobs`, `bytes`) and of retry topics (`waiting`)."""
-
-    jobs: int
-    bytes: int
-    waiting: int
+__all__ = ["Buffer"]
 
 
 class Buffer:
@@ -85,8 +56,6 @@ class Buffer:
         self._caps: Caps[str, Delivery] | None = Caps(concurrency) if concurrency else None
         self._in_order = frozenset(in_order)
         self._gate: KeyGate[Partition, Delivery] = KeyGate()
-        self._aside: Counter[Partition] = Counter()
-        self._aside_bytes = 0
         # Asked for every record: remembered, as there are few answers.
         self._lane_of = lru_cache(maxsize=1024)(lane_of)
         self._is_retry = lru_cache(maxsize=1024)(is_retry)
@@ -103,8 +72,7 @@ class Buffer:
         self._parked: dict[str, list[Delivery]] = {}
         self._flying: Counter[Partition] = Counter()
         self._leaving: set[Partition] = set()
-        self._jobs = self._bytes = 0
-        self._retries: Counter[Partition] = Counter()
+        self._held = Held()
 
     # --- assignments
 
@@ -142,11 +110,11 @@ class Buffer:
                 self._caps.keep(lambda delivery: self._keep(delivery, gone))
             for partition in gone:
                 for delivery in self._gate.drop(partition):
-                    self._uncount(delivery)
+                    self._held.uncount(delivery)
 
     def _keep(self, delivery: Delivery, gone: set[Partition]) -> bool:
         if delivery.partition in gone and not delivery.doubtful:
-            self._uncount(delivery)
+            self._held.uncount(delivery)
             self._leave_place(delivery)
             return False
         return True
@@ -170,7 +138,7 @@ class Buffer:
         accepted = 0
         in_order, lane_of, is_retry = self._in_order, self._lane_of, self._is_retry
         with self._changed:
-            received, ready, count = self._tracker.received, self._ready, self._count
+            received, ready, count = self._tracker.received, self._ready, self._held.count
             for delivery in deliveries:
                 partition, job_type = delivery.partition, delivery.job.job_type
                 delivery.epoch = received(partition, delivery.record.offset)
@@ -195,7 +163,7 @@ class Buffer:
         is_first = self._gate.enter(delivery.partition, delivery.key, delivery)
         if not is_first:
             delivery.aside = True
-            self._count(delivery)
+            self._held.count(delivery)
         return is_first
 
     def _wait(self, delivery: Delivery) -> None:
@@ -261,7 +229,7 @@ class Buffer:
             return True
         delivery.placed = caps.enter(job_type, delivery)
         if not delivery.placed:
-            self._set_aside(delivery, aside=True)
+            self._held.set_aside(delivery, aside=True)
         return delivery.placed
 
     def _leave_place(self, delivery: Delivery) -> None:
@@ -273,7 +241,7 @@ class Buffer:
         """Free places go to those that wait for them: ahead of what is ready, because they came before it."""
         for delivery in reversed(caps.admit()):
             delivery.placed = True
-            self._set_aside(delivery, aside=False)
+            self._held.set_aside(delivery, aside=False)
             self._ready[delivery.lane].appendleft(delivery)
 
     def run_over(self, deliveries: Iterable[Delivery]) -> None:
@@ -289,7 +257,7 @@ class Buffer:
         while self._waiting and self._waiting[0][0] <= now:
             delivery = heapq.heappop(self._waiting)[2]
             if delivery.aside:
-                self._set_aside(delivery, aside=False)
+                self._held.set_aside(delivery, aside=False)
             self._ready[delivery.lane].append(delivery)
 
     # --- coming back
@@ -300,7 +268,7 @@ class Buffer:
             done = self._tracker.done
             for delivery in deliveries:
                 if self._land(delivery):
-                    self._uncount(delivery)
+                    self._held.uncount(delivery)
                     done(delivery.partition, delivery.record.offset, delivery.epoch)
                     if delivery.key is not None:
                         self._let_next_go(delivery)
@@ -322,7 +290,7 @@ class Buffer:
         if following is None:
             return
         self._news = True
-        self._set_aside(following, aside=False)
+        self._held.set_aside(following, aside=False)
         if following.due_at:
             self._wait(following)
         else:  # it came before what is ready
@@ -336,8 +304,8 @@ class Buffer:
                     following = delivery.next_attempt(attempt, due_at)
                     following.aside = True
                     self._gate.replace(delivery.partition, delivery.key, delivery, following)
-                    self._uncount(delivery)
-                    self._count(following)
+                    self._held.uncount(delivery)
+                    self._held.count(following)
                     self._wait(following)
             self._tell()
 
@@ -363,7 +331,7 @@ class Buffer:
                     delivery.due_at = until
                     delivery.token = 0
                     if delivery.key is not None:
-                        self._set_aside(delivery, aside=True)
+                        self._held.set_aside(delivery, aside=True)
                     self._wait(delivery)
             self._tell()
 
@@ -372,7 +340,7 @@ class Buffer:
         with self._changed:
             for delivery in deliveries:
                 if self._land(delivery):
-                    self._uncount(delivery)
+                    self._held.uncount(delivery)
             self._tell()
 
     def hand_back_all(self) -> None:
@@ -386,7 +354,7 @@ class Buffer:
             return False
         if delivery.doubtful or self._stays(delivery):
             return True
-        self._uncount(delivery)
+        self._held.uncount(delivery)
         return False
 
     def _stays(self, delivery: Delivery) -> bool:
@@ -426,17 +394,17 @@ class Buffer:
 
     def load(self) -> Load:
         with self._changed:
-            return Load(self._jobs, self._bytes, self._retries.total())
+            return self._held.load()
 
     def retries(self) -> Counter[Partition]:
         """How much of retry topics is held, by partition."""
         with self._changed:
-            return self._retries.copy()
+            return self._held.retries.copy()
 
     def aside(self) -> Aside:
         """What waits for its key, and in which partitions."""
         with self._changed:
-            return Aside(self._aside.total(), self._aside_bytes, frozenset(self._aside))
+            return self._held.aside()
 
     def progress(self) -> dict[Partition, Progress]:
         """How far each assigned partition has come."""
@@ -455,32 +423,3 @@ class Buffer:
     def in_flight(self) -> int:
         with self._changed:
             return len(self._in_flight)
-
-    def _count(self, delivery: Delivery) -> None:
-        if delivery.is_retry:
-            self._retries[delivery.partition] += 1
-        elif delivery.aside:
-            self._add_aside(delivery, 1)
-        else:
-            self._jobs += 1
-            self._bytes += delivery.size
-
-    def _uncount(self, delivery: Delivery) -> None:
-        if delivery.is_retry:
-            self._retries[delivery.partition] -= 1
-        elif delivery.aside:
-            self._add_aside(delivery, -1)
-        else:
-            self._jobs -= 1
-            self._bytes -= delivery.size
-
-    def _add_aside(self, delivery: Delivery, sign: int) -> None:
-        self._aside_bytes += sign * delivery.size
-        self._aside[delivery.partition] += sign
-        if not self._aside[delivery.partition]:
-            del self._aside[delivery.partition]
-
-    def _set_aside(self, delivery: Delivery, *, aside: bool) -> None:
-        self._uncount(delivery)
-        delivery.aside = aside
-        self._count(delivery)

@@ -14,9 +14,10 @@ from pipeline.core.job import Record
 from pipeline.core.offsets import Partition
 from pipeline.core.ports import JobConsumer
 from pipeline.core.stuck import Progress
-from pipeline.runtime.buffer import Buffer, Limits
+from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.delivery import Delivery
 from pipeline.runtime.events import EventSink
+from pipeline.runtime.held import Limits
 
 __all__ = ["Intake", "IntakeSettings"]
 

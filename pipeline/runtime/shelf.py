@@ -66,7 +66,7 @@ class ShelvingBuffer(Buffer):
         with self._changed:
             for delivery in deliveries:
                 if self._return(delivery):
-                    self._set_aside(delivery, aside=True)
+                    self._held.set_aside(delivery, aside=True)
                     self._shelf.put(key, delivery)
             self._changed.notify_all()
 
@@ -94,7 +94,7 @@ class ShelvingBuffer(Buffer):
 
     def _made_ready(self, deliveries: list[Delivery]) -> list[Delivery]:
         for delivery in deliveries:
-            self._set_aside(delivery, aside=False)
+            self._held.set_aside(delivery, aside=False)
             self._ready[delivery.lane].append(delivery)
         self._changed.notify_all()
         return deliveries

@@ -15,10 +15,11 @@ from pipeline.core.outcome import Cancelled, Failed, Failure, Outcome, Rejected,
 from pipeline.core.ports import WorkerInfo
 from pipeline.core.topics import TopicNames
 from pipeline.errors import StoreUnavailable
-from pipeline.runtime.buffer import Buffer, Limits
+from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.claimer import Claimer
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.events import EventSink
+from pipeline.runtime.held import Limits
 from pipeline.runtime.intake import Intake, IntakeSettings
 from pipeline.runtime.settler import Settler, Unsettled
 from tests.contract.protocol_twins import EVENTS, LooseConsumer, PromptEvents, ShakyProducer, Store

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from pipeline.core.offsets import Partition
-from pipeline.runtime.buffer import Aside, Buffer, Load
+from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.delivery import Delivery
+from pipeline.runtime.held import Aside, Load
 from tests.unit.runtime_parts import LANES, MAIN, NOW, RETRY, delivery_of, new_job, record_of
 
 P0, P1, R0 = Partition(MAIN, 0), Partition(MAIN, 1), Partition(RETRY, 0)

@@ -13,9 +13,9 @@ from pipeline.core.headers import job_headers
 from pipeline.core.offsets import Partition
 from pipeline.core.partitioner import partition_of
 from pipeline.core.ports import Outgoing
-from pipeline.runtime.buffer import Limits
 from pipeline.runtime.delivery import Delivery
 from pipeline.runtime.events import EventSink
+from pipeline.runtime.held import Limits
 from pipeline.runtime.intake import Intake, IntakeSettings
 from tests.unit.runtime_parts import MAIN, RETRY, Journal, clock_at, new_buffer, new_job
 

@@ -11,8 +11,9 @@ from pipeline.core.job import Job
 from pipeline.core.offsets import Partition
 from pipeline.core.partitioner import partition_of
 from pipeline.core.ports import Outgoing
-from pipeline.runtime.buffer import Buffer, Limits
+from pipeline.runtime.buffer import Buffer
 from pipeline.runtime.events import EventSink
+from pipeline.runtime.held import Limits
 from pipeline.runtime.intake import Intake, IntakeSettings
 from tests.unit.runtime_parts import LANES, MAIN, RETRY, clock_at, new_job
 
