@@ -4,8 +4,9 @@ A thread of its own polls for delivery reports; callbacks run there. Four traps 
 - a record over the topic's limit fails the whole batch it shares, so sizes are checked before, and the records of a
   batch refused as too large are written again, each in a batch of its own: only the guilty one fails;
 - a fatal error ends a librdkafka producer for good, so a new one takes its place;
-- a librdkafka producer may never write again after an outage, and only tell of writes that timed out: when nothing else was
-  heard of it for a while, though a fresh client finds the cluster, that one takes its place;
+- a librdkafka producer may never write again after an outage, and only tell of writes that timed out: it forgets how to find
+  a cluster whose last broker answered, while it shut down, that there are none (librdkafka 5301). When nothing else was heard
+  of it for a while, though a fresh client finds the cluster, that one takes its place;
 - the local buffer can fill: then `send` waits for room, with a bound.
 """
 
