@@ -46,7 +46,8 @@ class Case(NamedTuple):
 
 @pytest.fixture
 def steps(new_world: Callable[..., World]) -> World:
-    world = new_world(settings={"worker.process_concurrency": 2})
+    # What is stopped within its transaction is idle for as long as the test takes.
+    world = new_world(settings={"worker.process_concurrency": 2, "postgres.handler_idle_timeout": 600})
     write_work_schemas(world.folder / "schemas")
     app.configure(load_settings(environ=world.environment()))
     world.execute(_HOLD_COMMITS.format(schema=f'"{world.name}"', lock=lock_of(world)))
