@@ -9,7 +9,7 @@ from pipeline.core.backoff import Random
 from pipeline.core.clock import Clock
 from pipeline.core.metrics import Metrics
 from pipeline.core.ports import Pruning
-from pipeline.errors import StoreUnavailable
+from pipeline.errors import PipelineError
 
 __all__ = ["Pruner"]
 
@@ -43,7 +43,9 @@ class Pruner:
         began = self._clock.monotonic()
         try:
             pruned = self._pruning.turn(keep)
-        except StoreUnavailable as error:
+        except (
+            PipelineError
+        ) as error:  # an outage, or a newer release that migrates: no reason to stop working
             log.warning("cannot forget old jobs: %s", error, extra={"action": "prune_failed"})
             return IDLE_SECONDS
         if pruned is None:

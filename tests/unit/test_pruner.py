@@ -11,7 +11,7 @@ import pytest
 from pipeline.core.clock import ManualClock
 from pipeline.core.metrics import NoMetrics
 from pipeline.core.ports import Pruned
-from pipeline.errors import StoreUnavailable
+from pipeline.errors import DatabaseNotMigrated, StoreUnavailable
 from pipeline.runtime.pruning import IDLE_SECONDS, Pruner
 
 WEEK = 604_800.0
@@ -79,9 +79,12 @@ def test_workers_that_have_no_turn_do_not_all_come_back_at_once() -> None:
     assert all(IDLE_SECONDS * 0.5 <= wait <= IDLE_SECONDS * 1.5 for wait in waits)
 
 
-def test_an_outage_is_told_and_waited_out(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), DatabaseNotMigrated("away")])
+def test_an_outage_or_a_newer_release_is_told_and_waited_out(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = ManualClock()
-    turns = Turns(clock, [StoreUnavailable("away")])
+    turns = Turns(clock, [error])
     assert pruner(turns, clock, counts=Counts()).step(WEEK) == IDLE_SECONDS
     assert "cannot forget old jobs: away" in caplog.text
 
