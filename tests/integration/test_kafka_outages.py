@@ -259,3 +259,26 @@ def test_polling_goes_on_through_an_outage_and_says_little(
         kafka.proxy.heal()
         sender.send_all([outgoing(topic)])
         until(lambda: len(member.records) == 1, member)
+
+
+def test_a_consumer_that_does_not_find_kafka_while_others_do_begins_anew(
+    kafka: ProxiedKafka, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one whose client has forgotten its brokers: here its way is cut for good, and a new client knows another."""
+    found = consumer(kafka.proxied, uuid.uuid4().hex)
+    member = Member(found)
+    with closing(found), closing(producer(kafka.direct)) as sender:
+        found.subscribe([topic], member)
+        until(lambda: bool(member.owned), member)
+        kafka.proxy.cut()
+        found._cluster._patience = 1.0
+        until(lambda: not member.owned, member)
+        rest(member, seconds=3)
+        assert not member.owned, "a fresh client does not find it either"
+        for config in (found._config, found._cluster._config):
+            config["bootstrap.servers"] = kafka.direct
+        until(lambda: bool(member.owned), member, seconds=40)
+        sender.send_all([outgoing(topic)])
+        until(lambda: len(member.records) == 1, member)
+    told = [getattr(line, "action", "") for line in caplog.records]
+    assert told.count("cluster_forgotten") == 1

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from pipeline.adapters.kafka.config import Conf, construct, is_cooperative
 from pipeline.adapters.kafka.failures import ClientLog, describe, logger
+from pipeline.adapters.kafka.forgotten import ForgottenCluster
 from pipeline.adapters.kafka.metadata import missing_topics, require_topics
 from pipeline.adapters.kafka.records import to_record
 from pipeline.core.job import Record
@@ -59,6 +60,7 @@ class KafkaJobConsumer:
         self._error: BaseException | None = None  # raised by the listener or found in an event
         self._fetched: list[Message] = []
         self._log = ClientLog()
+        self._cluster = ForgottenCluster(config)
         self._consumer = self._client()
 
     def _client(self) -> Consumer:
@@ -81,9 +83,21 @@ class KafkaJobConsumer:
         except KafkaException as error:
             raise PipelineError(f"the consumer cannot go on: {describe(error)}") from error
         self._polled = time.monotonic()
+        self._find_cluster()
         self._raise_kept()  # what was fetched stays for the next call: it would be skipped otherwise
         messages, self._fetched = self._fetched, []
         return self._records(messages)
+
+    def _find_cluster(self) -> None:
+        """Begin anew with another client, should this one have forgotten where its cluster is."""
+        if self._assigned or self._listener is None:
+            self._cluster.heard()
+        elif self._cluster.is_certain(self._consumer, self._topics[0]):
+            logger.error(
+                "the consumer does not find Kafka, which answers others",
+                extra={"action": "cluster_forgotten"},
+            )
+            self.rejoin([])
 
     def _fetch(self, max_records: int, timeout: float) -> None:
         self._moved = False
