@@ -150,13 +150,6 @@ def _commit_guard() -> None:
     _set(KafkaJobConsumer, "commit", commit)
 
 
-@_mutant("a replayed letter is one hop further, and each hop runs once", caught_by="38-replays")
-def _hops() -> None:
-    _replace("claim", "excluded.hop >= j.hop", "true")
-    _replace("claim", "when 'dead' then excluded.hop > j.hop", "when 'dead' then true")
-    _grant_completed()
-
-
 @_mutant("what ran on a worker that died is suspected", caught_by="4-handlers_kill")
 def _suspects() -> None:
     _replace("claim", "then coalesce(j.crashes, 0) else j.crashes", "then j.crashes else j.crashes")
@@ -187,6 +180,11 @@ def _retention() -> None:
 @_mutant("expired records are told", caught_by="36-the_committed_offset_has_expired")
 def _expiry() -> None:
     _set(retention, "losses", lambda _: iter(()))
+
+
+@_mutant("records that expire under a reader are told", caught_by="36-records_expire_before")
+def _gaps() -> None:
+    _set(retention, "overtaken", lambda *_: iter(()))
 
 
 @_mutant("records of aborted transactions are not read", caught_by="39-a_transaction_is_aborted")

@@ -10,6 +10,8 @@ from tests.harness.checks import assert_runs
 from tests.harness.jobs import Task
 from tests.harness.ledger import Acked
 from tests.harness.processes import WorkerProcess
+from tests.harness.proxy import Loss
+from tests.harness.requests import PRODUCE, kafka_request
 from tests.harness.shifted import shift_clock
 from tests.harness.world import World
 
@@ -50,7 +52,7 @@ def _shifted(case: Case, shifts: list[float]) -> None:
 
 @scenario(38)
 def replays_are_killed_and_meet(case: Case) -> None:
-    """A replay is killed halfway, then two at once do the rest: each letter is replayed once in effect."""
+    """A replay is killed as its letters are written, before it knows; then two at once do the rest: each once in effect."""
     world = case.world()
     count = min(1000, max(60, case.scale.jobs // 20))
     dead = world.publish(world.jobs.effect, [Task(name=f"broken-{n}", fails=-1) for n in range(count)])
@@ -58,9 +60,11 @@ def replays_are_killed_and_meet(case: Case) -> None:
     with world.sampler() as sampler:
         world.wait_ended(timeout=120)
         world.open("fixed")
-        victim = _replay(world, "killed", rate=count / 5)
-        world.wait("half is replayed", lambda: _completed(world, dead) >= count // 3)
-        victim.kill()
+        victim = _replay(world, "killed", rate=count / 5, brokers=case.site.kafka_by_proxy)
+        world.wait("a third is replayed", lambda: _completed(world, dead) >= count // 3)
+        wanted = kafka_request(PRODUCE, containing=world.names.main("default").encode())
+        trap = case.site.kafka_proxy.trap(wanted, victim.kill, loss=Loss.ANSWER)
+        world.wait("it is killed", lambda: trap.sprung and not victim.running)
         assert _completed(world, dead) < count
         both = [_replay(world, f"beside-{n}", rate=count / 2) for n in range(2)]
         assert [each.wait(120) for each in both] == [0, 0], both[0].tail() + both[1].tail()
@@ -73,11 +77,11 @@ def replays_are_killed_and_meet(case: Case) -> None:
     case.figures.redelivered -= count  # the first attempts of the replays are no redeliveries
 
 
-def _replay(world: World, name: str, *, rate: float) -> WorkerProcess:
+def _replay(world: World, name: str, *, rate: float, brokers: str = "") -> WorkerProcess:
     options = ["--all", "--execute", "--rate", f"{rate:g}"]
     return WorkerProcess(
         [sys.executable, "-m", "pipeline", "dlq", "replay", *options],
-        environment=world.environment(),
+        environment=world.environment({"kafka.bootstrap_servers": brokers} if brokers else None),
         log=world.folder / f"replay-{name}.log",
     )
 
