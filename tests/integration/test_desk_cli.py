@@ -431,3 +431,11 @@ def test_letters_are_counted_by_what_became_of_them(bench: DeskBench) -> None:
     assert bench.dlq("stats", "--json").json()["states"] == {"open": 10, "parked": 2, "replayed": 2}
     found = bench.dlq("stats", "--by", "tenant", "--state", "replayed", "--json").json()["groups"]
     assert [(group["tenant"], group["letters"]) for group in found] == [("tenant-0", 2)]
+
+
+def test_letters_that_the_topic_deletes_soon_are_warned_of(bench: DeskBench) -> None:
+    bench.write([dead_record(died_at=time.time() - 100)], topic=bench.names.dlq("default"))
+    assert bench.dlq("stats").err == ""
+    bench.admin().set_config(bench.names.dlq("default"), {"retention.ms": "150000"})
+    warning = "default: 1 dead letter will be deleted by the topic soon, which keeps records for 2 min 30 s"
+    wait_until(lambda: warning in bench.dlq("stats").err, "the broker knows the retention")
