@@ -47,6 +47,10 @@ _FIXED = {
     "inter.broker.listener.name": "PLAINTEXT",
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
+    # By the protocol of KIP-848 a member learns by its next heartbeat what it has to give up or may take: 5 s by default, for
+    # each step of a rebalance.
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "1000",
     # Internal topics: one copy (there is one broker), few partitions (each costs files and start time).
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
