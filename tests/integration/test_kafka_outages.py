@@ -21,7 +21,7 @@ from pipeline.core.topics import TopicSpec
 from pipeline.errors import BrokerUnavailable, PublishFailed, PublishUnknown
 from tests.contract.brokers import Member, outgoing, rest, until
 from tests.harness.proxy import Loss, ProxiedKafka, proxied_kafka
-from tests.harness.requests import PRODUCE, kafka_request
+from tests.harness.requests import OFFSET_COMMIT, PRODUCE, kafka_request
 
 pytestmark = pytest.mark.servers
 
@@ -282,3 +282,30 @@ def test_a_consumer_that_does_not_find_kafka_while_others_do_begins_anew(
         until(lambda: len(member.records) == 1, member)
     told = [getattr(line, "action", "") for line in caplog.records]
     assert told.count("cluster_forgotten") == 1
+
+
+def test_a_commit_that_is_sent_again_after_a_reset_does_not_undo_a_newer_one(
+    kafka: ProxiedKafka, topic: str
+) -> None:
+    group = uuid.uuid4().hex
+    partition = Partition(topic, 0)
+    member = Member(consumer(kafka.proxied, group))
+    with closing(member.consumer), closing(producer(kafka.direct)) as sender:
+        sender.send_all([outgoing(topic, b"%d" % number) for number in range(50)])
+        member.consumer.subscribe([topic], member)
+        until(lambda: len(member.records) == 50, member)
+        lost = kafka.proxy.trap(kafka_request(OFFSET_COMMIT), loss=Loss.REQUEST)
+        member.consumer.commit({partition: 5}, wait=False)
+        until(lost.is_sprung, member)
+        member.consumer.commit({partition: 40}, wait=False)
+        seen: list[int] = []
+
+        def is_committed() -> bool:
+            if partition in member.consumer.failed_commits():
+                member.consumer.commit({partition: 40}, wait=False)
+            seen.append(committed(kafka, group, topic) or 0)
+            return seen[-1] == 40
+
+        until(is_committed, member)
+        rest(member, seconds=3)
+        assert [*seen, committed(kafka, group, topic)] == sorted([*seen, 40])

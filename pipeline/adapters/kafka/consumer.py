@@ -37,6 +37,8 @@ _REFUSED = frozenset(
     }
 )
 
+_ANSWER_SECONDS = 60.0  # what librdkafka gives a request; then its answer is not waited for any more
+
 
 class KafkaJobConsumer:
     """`JobConsumer` on librdkafka. `config` comes from `consumer_config`; `timeout` bounds each question to the cluster."""
@@ -57,6 +59,7 @@ class KafkaJobConsumer:
             Partition, int
         ] = {}  # next offset to commit, as far as known: where lag counts from
         self._failed: list[Partition] = []
+        self._under_way: dict[Partition, float] = {}  # commits that nobody waits for, by when they were sent
         self._error: BaseException | None = None  # raised by the listener or found in an event
         self._fetched: list[Message] = []
         self._log = ClientLog()
@@ -116,10 +119,13 @@ class KafkaJobConsumer:
         self._note_failed(offsets.keys() - owned.keys(), "this member does not own it")
         if not owned:
             return not offsets
+        if not wait and not (owned := self._without_those_under_way(owned)):
+            return True
         asked = [TopicPartition(topic, number, offset) for (topic, number), offset in owned.items()]
         try:
             if not wait:
                 self._consumer.commit(offsets=asked, asynchronous=True)
+                self._under_way.update(dict.fromkeys(owned, time.monotonic()))
                 return True
             # A commit that is waited for has no bound of its own, and is tried again inside until the broker is back:
             # whether the coordinator answers is found out first.
@@ -129,6 +135,17 @@ class KafkaJobConsumer:
             self._note_failed(owned, describe(error))
             return False
         return self._settle_commit(answered) and len(owned) == len(offsets)
+
+    def _without_those_under_way(self, owned: dict[Partition, int]) -> dict[Partition, int]:
+        """Leave out those with a commit under way: the caller asks again.
+
+        The client sends a commit again when its connection breaks. With a newer one sent meanwhile it would arrive as
+        the last, and Kafka would let the offset fall.
+        """
+        long_ago = time.monotonic() - _ANSWER_SECONDS
+        held = [partition for partition in owned if self._under_way.get(partition, long_ago) > long_ago]
+        self._failed += held
+        return {partition: offset for partition, offset in owned.items() if partition not in held}
 
     def failed_commits(self) -> list[Partition]:
         """See `JobConsumer.failed_commits`."""
@@ -233,6 +250,7 @@ class KafkaJobConsumer:
         for partition in partitions:
             self._assigned.discard(partition)
             self._behind_from.pop(partition, None)
+            self._under_way.pop(partition, None)
 
     def _tell(self, event: str, partitions: list[Partition]) -> None:
         if self._listener is None:
@@ -252,6 +270,8 @@ class KafkaJobConsumer:
 
     def _on_commit(self, error: KafkaError | None, answered: list[TopicPartition]) -> None:
         """The end of a commit that nobody waited for; called inside poll and consume."""
+        for partition in _partitions(answered):
+            self._under_way.pop(partition, None)
         if error is not None and error.code() != KafkaError._NO_OFFSET:  # noqa: SLF001
             self._note_failed(_partitions(answered), describe(error))
         else:
