@@ -37,7 +37,11 @@ def main() -> int:
     failed = False
     with tempfile.TemporaryDirectory(prefix="faults-") as name, Site(Path(name) / "site") as site:
         for key in _names(options.what, wanted, minutes=options.campaign_minutes):
-            result = Result(commit=commit(), date=time.strftime("%Y-%m-%d"), scale=_told(scale))
+            result = Result(
+                commit=commit(),
+                date=time.strftime("%Y-%m-%d"),
+                scale=_told(scale) if key.isdigit() else "as told below",
+            )
             _run(key, result, site, scale, options, Path(name))
             results[key] = result
             failed = failed or not result.passed
