@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -30,6 +31,9 @@ REPORT = ROOT / "docs" / "reliability.md"
 
 def main() -> int:
     options = _options()
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # told to stop, it still stops its workers and servers
     logging.getLogger("pipeline.kafka").setLevel(logging.ERROR)  # that brokers are away is what it is about
     results = {} if options.fresh else load_results(RESULTS)
     wanted = {int(number) for number in options.rows.split(",")} if options.rows else None
