@@ -52,7 +52,9 @@ def new_group(new_world: Callable[..., World], servers: TestServers, kafka: Embe
 
     def make(protocol: str, **settings: object) -> World:
         changes = {key.replace("__", "."): value for key, value in settings.items()}
-        ours = {"worker.rebalance_protocol": protocol, "worker.concurrency": 16}
+        # Whatever a dead worker held runs in children at the same time: these jobs wait for one gate.
+        places = {"worker.concurrency": 16, "worker.suspect_concurrency": 16}
+        ours = {"worker.rebalance_protocol": protocol, **places}
         return new_world(on, settings={**ours, **changes})
 
     return make
