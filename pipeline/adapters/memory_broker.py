@@ -15,7 +15,7 @@ from pipeline.adapters.memory_log import MemoryLogs
 from pipeline.core.clock import Clock
 from pipeline.core.job import Record
 from pipeline.core.offsets import Partition
-from pipeline.core.ports import Delivered, KeyedValue, Outgoing
+from pipeline.core.ports import Delivered, KeyedValue, Outgoing, tell_end
 from pipeline.errors import PayloadTooLarge, PipelineError, PublishFailed
 
 __all__ = ["MemoryBroker", "MemoryJobConsumer", "MemoryJobProducer"]
@@ -123,10 +123,7 @@ class MemoryJobProducer:
         """See `ManyProducer.send_many`."""
         ends = self.send_all([Outgoing(topic, key, value, []) for key, value in records])
         for record, delivered in zip(records, ends, strict=True):
-            if delivered.error is None:
-                on_acknowledged()
-            else:
-                on_refused(record, delivered.error)
+            tell_end(record, on_acknowledged, on_refused, delivered)
 
     def flush(self, timeout: float) -> int:
         """See `JobProducer.flush`: there is never anything to wait for."""

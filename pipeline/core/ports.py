@@ -124,6 +124,19 @@ class ManyProducer(Protocol):
         ...
 
 
+def tell_end(
+    record: KeyedValue,
+    on_acknowledged: Callable[[], None],
+    on_refused: Callable[[KeyedValue, Exception], None],
+    delivered: Delivered,
+) -> None:
+    """Tell the end of one write to the callbacks of a `send_many`."""
+    if delivered.error is None:
+        on_acknowledged()
+    else:
+        on_refused(record, delivered.error)
+
+
 class RebalanceListener(Protocol):
     """Told of assignments from within `JobConsumer.poll`, on the thread that polls."""
 

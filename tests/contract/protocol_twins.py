@@ -18,6 +18,7 @@ from pipeline.core.ports import (
     Outgoing,
     RebalanceListener,
     WorkerInfo,
+    tell_end,
 )
 from pipeline.core.story import JobStory
 from pipeline.errors import PublishFailed, PublishUnknown, StoreUnavailable
@@ -129,15 +130,8 @@ class ShakyProducer:
         on_refused: Callable[[KeyedValue, Exception], None],
     ) -> None:
         """Events."""
-
-        def end(record: KeyedValue, delivered: Delivered) -> None:
-            if delivered.error is None:
-                on_acknowledged()
-            else:
-                on_refused(record, delivered.error)
-
         for record in records:
-            self.send(Outgoing(topic, *record, []), partial(end, record))
+            self.send(Outgoing(topic, *record, []), partial(tell_end, record, on_acknowledged, on_refused))
 
     def send_all(self, records: Sequence[Outgoing]) -> list[Delivered]:
         return [self._write(record, self._faults.pop("write", "")) for record in records]

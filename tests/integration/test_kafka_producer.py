@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 
 import pytest
+from confluent_kafka import KafkaError
 
 from pipeline.adapters.kafka.admin import KafkaAdmin
 from pipeline.adapters.kafka.config import admin_config, consumer_config, producer_config
@@ -87,3 +88,27 @@ def test_a_producer_that_a_fatal_error_ended_is_replaced(
         assert sender.send_all([outgoing(small, b"later")])[0].error is None
     assert caplog.text.count("a fatal error ended the producer") == 1
     assert values(servers, small) == [b"after", b"later"]
+
+
+@pytest.mark.parametrize("how", ["send", "send_all", "send_many"])
+def test_each_kind_of_write_that_succeeds_says_that_the_producer_is_well(
+    servers: TestServers, small: str, how: str
+) -> None:
+    """Or writes that timed out long before and after it would look like one stall."""
+    record = outgoing(small)
+    with closing(producer(servers)) as sender:
+        sender._stall.note(KafkaError(KafkaError._MSG_TIMED_OUT), 1.0)
+        if how == "send":
+            sender.send(record)
+        elif how == "send_all":
+            sender.send_all([record])
+        else:
+            refused: list[object] = []
+            sender.send_many(
+                small,
+                [(b"k", b"v")],
+                on_acknowledged=lambda: None,
+                on_refused=lambda *end: refused.append(end),
+            )
+        assert sender.flush(10) == 0
+        assert not sender._stall.since

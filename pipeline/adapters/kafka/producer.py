@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pipeline.adapters.kafka.config import Conf, construct, delivery_timeout
 from pipeline.adapters.kafka.failures import TOO_LARGE, ClientLog, delivery_error, describe, logger
 from pipeline.core.job import Source
-from pipeline.core.ports import Delivered, KeyedValue, Outgoing
+from pipeline.core.ports import Delivered, KeyedValue, Outgoing, tell_end
 from pipeline.errors import PayloadTooLarge, PublishFailed, PublishUnknown
 
 __all__ = ["KafkaJobProducer"]
@@ -108,19 +108,14 @@ class KafkaJobProducer:
     ) -> None:
         """See `ManyProducer.send_many`. One call and one callback serve them all: this is on the path of every job."""
 
-        def end(record: KeyedValue, delivered: Delivered) -> None:
-            if delivered.error is None:
-                on_acknowledged()
-            else:
-                on_refused(record, delivered.error)
-
         def report(error: KafkaError | None, message: Message) -> None:
             if error is None:
-                self._ended += 1
+                self._written()
                 on_acknowledged()
             else:  # a report has what was sent, but for headers: there are none
                 record = (message.key() or b"", message.value() or b"")
-                self._reported(Outgoing(topic, *record, []), partial(end, record), error, message)
+                end = partial(tell_end, record, on_acknowledged, on_refused)
+                self._reported(Outgoing(topic, *record, []), end, error, message)
 
         for record in self._batched(topic, records, report):
             try:
@@ -233,9 +228,15 @@ class KafkaJobProducer:
     def _replace(self, producer: Producer) -> None:
         with self._changed:
             if self._producer is producer:  # else another thread did it
-                self._retired.append(producer)
-                self._producer = construct(Producer, self._config, self._log)
-                logger.error("a fatal error ended the producer", extra={"action": "producer_replaced"})
+                self._put_in_place(
+                    construct(Producer, self._config, self._log), "a fatal error ended the producer"
+                )
+
+    def _put_in_place(self, fresh: Producer, why: str) -> None:
+        with self._changed:
+            self._retired.append(self._producer)
+            self._producer = fresh
+        logger.error("%s: a new one took its place", why, extra={"action": "producer_replaced"})
 
     def _replace_stalled(self) -> None:
         """Writes time out, and nothing else: if that is for want of a cluster, a new producer would not find it either."""
@@ -244,13 +245,7 @@ class KafkaJobProducer:
             fresh.list_topics(timeout=_PROBE_SECONDS)
         except KafkaException:
             return
-        with self._changed:
-            self._retired.append(self._producer)
-            self._producer = fresh
-        logger.error(
-            "the producer wrote nothing any more while Kafka answers: a new one took its place",
-            extra={"action": "producer_replaced"},
-        )
+        self._put_in_place(fresh, "the producer wrote nothing any more while Kafka answers")
 
     # --- on the producer's thread
 
@@ -302,11 +297,15 @@ class KafkaJobProducer:
     def _reported_in(self, batch: _Batch, index: int, error: KafkaError | None, message: Message) -> None:
         """The same for `send_all`, at the price of one call."""
         if error is None:
-            self._stall.since = 0.0
             batch.put(index, _delivered(batch.records[index], message))
-            self._ended += 1
+            self._written()
         else:
             self._reported(batch.records[index], partial(batch.put, index), error, message)
+
+    def _written(self) -> None:
+        """A write that nothing is wrong with, and so with the producer."""
+        self._stall.since = 0.0
+        self._ended += 1
 
     def _reported_alone(
         self, record: Outgoing, on_delivery: OnDelivery | None, error: KafkaError | None, message: Message
