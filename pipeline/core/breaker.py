@@ -161,13 +161,6 @@ class Tally:
     ended: int = 0  # jobs that will not run again
     dead: int = 0
 
-    def succeed(self) -> None:
-        """`add` a good run that ended its job."""
-        self.runs += 1
-        self.ended += 1
-        self.streak = 0
-        self.broken = True
-
     def add(self, sign: Sign, *, ended: bool, dead: bool) -> None:
         if sign is Sign.GOOD:
             self.runs += 1

@@ -14,7 +14,6 @@ __all__ = [
     "BreakerChange",
     "Move",
     "breaker_change",
-    "move_of_success",
     "moves_of_claim",
     "moves_of_decision",
     "moves_of_repeat",
@@ -139,25 +138,6 @@ def moves_of_repeat(job: Job, claim: Claim, *, worker: str, at: float) -> list[M
     state, trigger = _LAST_MOVE[claim.state]
     identity = (job.job_id, job.job_type, job.tenant, job.queue, worker, job.attempt, job.hop, claim.token)
     return [Move(*identity, state, trigger, move(state, trigger), at, None, TOLD_AGAIN)]
-
-
-def move_of_success(job: Job, *, worker: str, token: int, started_at: float, finished_at: float) -> Move:
-    """The one move that `moves_of_decision` gives for a job that completed."""
-    return Move(
-        job.job_id,
-        job.job_type,
-        job.tenant,
-        job.queue,
-        worker,
-        job.attempt,
-        job.hop,
-        token,
-        JobState.RUNNING,
-        Trigger.SUCCESS,
-        JobState.COMPLETED,
-        finished_at,
-        finished_at - started_at,
-    )
 
 
 def moves_of_decision(

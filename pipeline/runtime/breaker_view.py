@@ -66,32 +66,22 @@ class BreakerView:
 
     def note(self, key: BreakerKey, sign: Sign, *, ended: bool, dead: bool, now: float) -> bool:
         """Count the end of a run; True when that is too much, and the circuit is held open from here on."""
-        is_bad = sign is Sign.BAD or dead
-        tally = self._tally(key, now, counted=is_bad)
-        if tally is None:
+        breaker = self._breakers.get(key.job_type)
+        if breaker is None:
             return False
-        tally.add(sign, ended=ended, dead=dead)
+        is_bad = sign is Sign.BAD or dead
+        pending = self._pending.get(key)
+        if pending is None:
+            if not is_bad and breaker.per_tenant and key not in self.circuits:
+                return (
+                    False  # there may be any number of tenants: they are counted from their first failure on
+                )
+            pending = self._pending[key] = _Pending(Tally(), now)
+        pending.tally.add(sign, ended=ended, dead=dead)
         if not is_bad or not self._trips(key, now):
             return False
         self._hold()
         return True
-
-    def note_success(self, key: BreakerKey, now: float) -> None:
-        """The same for a run that completed its job, which opens nothing."""
-        tally = self._tally(key, now, counted=False)
-        if tally is not None:
-            tally.succeed()
-
-    def _tally(self, key: BreakerKey, now: float, *, counted: bool) -> Tally | None:
-        pending = self._pending.get(key)
-        if pending is None:
-            breaker = self._breakers.get(key.job_type)
-            if breaker is None or (not counted and breaker.per_tenant and key not in self.circuits):
-                return (
-                    None  # there may be any number of tenants: they are counted from their first failure on
-                )
-            pending = self._pending[key] = _Pending(Tally(), now)
-        return pending.tally
 
     def _trips(self, key: BreakerKey, now: float) -> bool:
         """Hold a circuit open when what is not told yet will open it."""

@@ -27,7 +27,7 @@ from pipeline.core.breaker import (
 from pipeline.core.clock import Clock
 from pipeline.core.decision import DeadLetter, Finish
 from pipeline.core.offsets import Partition
-from pipeline.core.outcome import Snoozed, Succeeded
+from pipeline.core.outcome import Snoozed
 from pipeline.core.ports import BreakerStore
 from pipeline.errors import StoreUnavailable
 from pipeline.runtime.breaker_news import BreakerNews
@@ -183,23 +183,11 @@ class Breakers:
         """Count the ends of runs, each once, before they are settled."""
         with self._lock:
             for item in items:
-                if self._breakers or self._probes:
-                    self._note(item)
+                self._note(item)
 
     def _note(self, item: Unsettled) -> None:
-        run = item.run
-        job_type = run.delivery.job.job_type
-        breaker = self._breakers.get(job_type)
-        if not self._probes:
-            if breaker is None:
-                return
-            if isinstance(run.outcome, Succeeded):  # nearly all of them
-                self._view.note_success(key_of(breaker, run.delivery.job), run.finished_at)
-                return
-        self._note_end(item, breaker)
-
-    def _note_end(self, item: Unsettled, breaker: Breaker | None) -> None:
         run, decision = item.run, item.decision
+        breaker = self._breakers.get(run.delivery.job.job_type)
         sign, dead = sign_of(run.outcome), isinstance(decision, DeadLetter)
         probed = self._probes.key_of(run.delivery) if self._probes else None
         if probed is not None:

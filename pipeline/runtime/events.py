@@ -129,7 +129,7 @@ class EventSink:
     def _hand_over(self, period: _Period, records: Sequence[KeyedValue]) -> None:
         def acknowledged() -> None:
             period.acknowledged += 1
-            if period.sealed and period.complete():
+            if period.complete():
                 self._tell()
 
         def refused(record: KeyedValue, error: Exception) -> None:

@@ -14,7 +14,7 @@ from pipeline.core.backoff import Backoff, Random, RetryPolicy
 from pipeline.core.claims import Settled, Settlement
 from pipeline.core.clock import Clock
 from pipeline.core.decision import COMPLETED, DeadLetter, Decision, Finish, LetGo, RunLater, decide, in_place
-from pipeline.core.events import Move, move_of_success, moves_of_decision
+from pipeline.core.events import Move, moves_of_decision
 from pipeline.core.metrics import Metrics
 from pipeline.core.outcome import Crashed, Failed, Succeeded
 from pipeline.core.ports import JobProducer, JobStore, Outgoing, Parking
@@ -37,18 +37,7 @@ _FREELY = Settled(True, 0)
 
 def settlement(run: Run, decision: Finish | RunLater | DeadLetter) -> Settlement:
     """What is written to the store for a run."""
-    delivery = run.delivery
-    job = delivery.job
-    if decision is COMPLETED:
-        return Settlement(
-            job.job_id,
-            delivery.token,
-            JobState.COMPLETED,
-            job.attempt,
-            job.hop,
-            run.started_at,
-            run.finished_at,
-        )
+    job = run.delivery.job
     return Settlement(
         job_id=job.job_id,
         token=run.delivery.token,
@@ -199,42 +188,17 @@ class Settler:
             else:
                 refused.append(item)
                 self._log_refused(item, settled)
-        self._events.settled(
-            [[self._success(i.run)] if i.decision is COMPLETED else self._moves(i) for i in accepted]
-        )
-        self._count_completed([item for item in accepted if item.decision is COMPLETED])
-        self._count([item for item in accepted if item.decision is not COMPLETED])
+        self._events.settled([self._moves(item) for item in accepted])
+        self._count(accepted)
         self._give_back(accepted)
         self._let_go(refused)
-
-    def _success(self, run: Run) -> Move:
-        delivery = run.delivery
-        return move_of_success(
-            delivery.job,
-            worker=self._worker_id,
-            token=delivery.token,
-            started_at=run.started_at,
-            finished_at=run.finished_at,
-        )
-
-    def _count_completed(self, items: Sequence[Unsettled]) -> None:
-        groups: dict[tuple[str, str], list[float]] = {}
-        for item in items:
-            run = item.run
-            job = run.delivery.job
-            groups.setdefault((job.job_type, job.queue), []).append(
-                max(0.0, run.finished_at - run.started_at)
-            )
-        for (job_type, queue), seconds in groups.items():
-            self._metrics.observe_processing(job_type, queue, seconds, outcome=JobState.COMPLETED.value)
-            self._metrics.completed(job_type, queue, len(seconds))
 
     def _give_back(self, items: Sequence[Unsettled]) -> None:
         done: list[Delivery] = []
         again: list[tuple[Delivery, int, float]] = []
         for item in items:
             decision = item.decision
-            if decision is not COMPLETED and isinstance(decision, RunLater) and decision.in_place:
+            if isinstance(decision, RunLater) and decision.in_place:
                 again.append((item.run.delivery, decision.attempt, decision.due_at))
             else:
                 done.append(item.run.delivery)
@@ -282,7 +246,9 @@ class Settler:
 
     def _count_ends(self, job_type: str, queue: str, state: JobState, why: str, *, n: int) -> None:
         metrics = self._metrics
-        if state is JobState.CANCELLED:
+        if state is JobState.COMPLETED:
+            metrics.completed(job_type, queue, n)
+        elif state is JobState.CANCELLED:
             metrics.cancelled(job_type, queue, n)
         elif state is JobState.DEAD:
             metrics.failed(job_type, queue, n)

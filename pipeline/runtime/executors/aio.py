@@ -77,9 +77,8 @@ class AsyncExecutor:
         self._abandoned = False
 
     def start(self) -> None:
-        self._loop = (
-            asyncio.new_event_loop()
-        )  # not before: a worker that does not get so far has none to close
+        # Not before: a worker that does not get so far has none to close.
+        self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._turn_for_ever, name="handlers-async", daemon=True).start()
 
     def _turn_for_ever(self) -> None:
