@@ -28,16 +28,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from pipeline.core.caps import Caps
-from pipeline.core.offsets import Gap, OffsetTracker, Partition
+from pipeline.core.offsets import Partition
 from pipeline.core.order import KeyGate
-from pipeline.core.stuck import Progress
+from pipeline.runtime.assignments import Assignments
 from pipeline.runtime.delivery import Delivery
 from pipeline.runtime.held import Aside, Held, Load
 
 __all__ = ["Buffer"]
 
 
-class Buffer:
+class Buffer(Assignments):
     """See the module. `lane_of` names the lane of a job type; `is_retry` tells retry topics from main topics.
 
     `in_order` are the names of the job types that run in order, by key; `concurrency` is how many jobs of a type may run at
@@ -59,11 +59,10 @@ class Buffer:
         # Asked for every record: remembered, as there are few answers.
         self._lane_of = lru_cache(maxsize=1024)(lane_of)
         self._is_retry = lru_cache(maxsize=1024)(is_retry)
-        lock = threading.RLock()
-        self._changed = threading.Condition(lock)  # told when there may be something to take
-        self._landed = threading.Condition(lock)  # told when something came back from its flight
+        super().__init__()
+        self._changed = threading.Condition(self._lock)  # told when there may be something to take
+        self._landed = threading.Condition(self._lock)  # told when something came back from its flight
         self._news = self._waits_for_landing = False  # what a landing means to the one that waits for work
-        self._tracker = OffsetTracker()
         self._ready: dict[str, deque[Delivery]] = {lane: deque() for lane in lanes}
         self._waiting: list[tuple[float, int, Delivery]] = []
         self._sequence = 0
@@ -80,20 +79,6 @@ class Buffer:
         with self._changed:
             self._leaving.difference_update(partitions)
             self._tracker.assign(partitions)
-
-    def begin(self, places: Mapping[Partition, int]) -> None:
-        """Have these offsets committed where the group has committed nothing yet."""
-        with self._changed:
-            for partition, offset in places.items():
-                self._tracker.begin(partition, offset)
-
-    def take_gaps(self) -> list[Gap]:
-        with self._changed:
-            return self._tracker.take_gaps()
-
-    def assigned(self) -> list[Partition]:
-        with self._changed:
-            return self._tracker.assigned()
 
     def withdraw(self, partitions: Iterable[Partition]) -> None:
         """Drop what has not started of partitions that are going away; what is in flight goes on, or does not come back."""
@@ -377,20 +362,7 @@ class Buffer:
                 self._news = True
         return True
 
-    # --- offsets and figures
-
-    def current(self, delivery: Delivery) -> bool:
-        """Whether the assignment that the delivery came in still lasts."""
-        with self._changed:
-            return self._tracker.epoch(delivery.partition) == delivery.epoch
-
-    def take_commits(self, only: Iterable[Partition] | None = None) -> dict[Partition, int]:
-        with self._changed:
-            return self._tracker.take_commits(only)
-
-    def commit_failed(self, partitions: Iterable[Partition]) -> None:
-        with self._changed:
-            self._tracker.commit_failed(partitions)
+    # --- figures
 
     def load(self) -> Load:
         with self._changed:
@@ -405,20 +377,6 @@ class Buffer:
         """What waits for its key, and in which partitions."""
         with self._changed:
             return self._held.aside()
-
-    def progress(self) -> dict[Partition, Progress]:
-        """How far each assigned partition has come."""
-        with self._changed:
-            tracker = self._tracker
-            return {
-                p: Progress(tracker.epoch(p), tracker.position(p), tracker.unfinished(p))
-                for p in tracker.assigned()
-            }
-
-    def far_ahead(self, most: int) -> set[Partition]:
-        """Partitions in which more than `most` records were received from the first unfinished one on."""
-        with self._changed:
-            return {p for p in self._tracker.assigned() if self._tracker.beyond(p) > most}
 
     def in_flight(self) -> int:
         with self._changed:
