@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from pipeline import JobType, PublishFailed
 from tests.faults.scale import Scale
+from tests.harness.background import Background
 from tests.harness.jobs import Task
 from tests.harness.ledger import Acked, Ledger
 from tests.harness.waiting import wait_until
@@ -37,7 +37,7 @@ class Planned(NamedTuple):
     sequence: int
 
 
-class Load:
+class Load(Background):
     """Publishes between `__enter__` and `finish`. One tenant sends half of the jobs.
 
     A job that was not acknowledged is published again under its idempotency key until it was. One in 100 fails once, one in
@@ -52,8 +52,7 @@ class Load:
         self._rng = rng
         self._mix = mix
         self._failing = failing
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="load")
+        super().__init__("load")
         self._sequences: dict[str, int] = {}
         self._ledger = Ledger(world.folder / "executions")
         self._seen = 0
@@ -64,14 +63,6 @@ class Load:
         self.began = 0.0
         self.steady: tuple[float, float] = (0.0, 0.0)
         self.faults: list[tuple[float, float]] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
 
     # --- phases
 

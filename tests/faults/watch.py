@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import psutil
 import psycopg
 
+from tests.harness.background import Background
 from tests.harness.world import World
 
 __all__ = ["Look", "Watch"]
@@ -26,22 +26,13 @@ class Look(NamedTuple):
     leases: frozenset[str] | None
 
 
-class Watch:
+class Watch(Background):
     """Looks between `__enter__` and `__exit__`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="watch")
+        super().__init__("watch")
         self.looks: list[Look] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
 
     def most_memory(self) -> float:
         return max((size for look in self.looks for size in look.memory.values()), default=0.0)

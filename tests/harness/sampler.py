@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from pipeline.adapters.kafka.admin import KafkaAdmin
 from pipeline.core.offsets import Partition
 from pipeline.errors import BrokerUnavailable, TopicsError
+from tests.harness.background import Background
 
 __all__ = ["OffsetSampler", "Sample"]
 
@@ -24,24 +24,15 @@ class Sample(NamedTuple):
     committed: Mapping[Partition, int]
 
 
-class OffsetSampler:
+class OffsetSampler(Background):
     """Samples between `__enter__` and `__exit__`. What cannot be asked while the broker is away is left out."""
 
     def __init__(self, admin: KafkaAdmin, group: str, topics: Sequence[str]) -> None:
         self._admin = admin
         self._group = group
         self._topics = topics
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="offset-sampler")
+        super().__init__("offset-sampler")
         self.samples: list[Sample] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
 
     def _loop(self) -> None:
         while not self._stopped.wait(_EVERY):

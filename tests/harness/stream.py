@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from typing import Self
 
 from pipeline import JobType, PublishFailed
+from tests.harness.background import Background
 from tests.harness.jobs import Task
 from tests.harness.ledger import Acked
 from tests.harness.world import TENANTS, World
@@ -15,7 +14,7 @@ from tests.harness.world import TENANTS, World
 __all__ = ["PublishStream"]
 
 
-class PublishStream:
+class PublishStream(Background):
     """Publishes one job after the other between `__enter__` and `__exit__`, about `rate` a second.
 
     Each has an idempotency key. One that was not acknowledged is published again, under the same key, until it was: so
@@ -29,18 +28,9 @@ class PublishStream:
         self._job_type = job_type
         self._make = make
         self._pause = 1 / rate
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="publish-stream")
+        super().__init__("publish-stream")
         self.acked: list[Acked] = []
         self.failed: list[float] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
 
     def _loop(self) -> None:
         number = 0

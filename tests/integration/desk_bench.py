@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -193,10 +192,3 @@ def payload(subject: str = "Your order", body: str = "Thank you.") -> bytes:
     codec = AvroCodec(SchemaCatalog(ROOT / "schemas"))
     codec.register("email.send", SendEmail)
     return codec.encode("email.send", SendEmail(to="ada@example.test", subject=subject, body=body))
-
-
-def wait_until(condition: Callable[[], bool], what: str, *, timeout: float = 40.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"{timeout:g} s passed, but not yet: {what}"
-        time.sleep(0.1)

@@ -20,7 +20,8 @@ from pipeline.core.ports import WorkerInfo
 from pipeline.core.selection import Position, Selection
 from pipeline.core.state import JobState
 from pipeline.runtime.dlq_tasks import move
-from tests.integration.desk_bench import DeskBench, payload, wait_until
+from tests.harness.waiting import wait_until
+from tests.integration.desk_bench import DeskBench, payload
 from tests.integration.desk_world import ALL, OPERATOR, World, desk_world
 from tests.servers import TestServers
 from tests.unit.foreign_letters import connect_headers, foreign_record, spring_headers

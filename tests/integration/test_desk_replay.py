@@ -21,7 +21,7 @@ from pipeline.errors import PayloadTooLarge, PublishFailed, PublishUnknown
 from pipeline.runtime import dlq_doubt, dlq_replay
 from pipeline.runtime.dlq_tasks import TaskRefused
 from pipeline.runtime.onward import parked_letter
-from tests.integration.desk_bench import wait_until
+from tests.harness.waiting import wait_until
 from tests.integration.desk_world import Killed, Producer, World, desk_world
 from tests.servers import TestServers
 from tests.unit.foreign_letters import connect_headers, foreign_record, spring_headers

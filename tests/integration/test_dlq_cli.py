@@ -10,7 +10,8 @@ import pytest
 from pipeline.core.headers import parse_job
 from pipeline.core.outcome import Failure
 from pipeline.runtime.dlq import LetterNotFound
-from tests.integration.desk_bench import DeskBench, payload, wait_until
+from tests.harness.waiting import wait_until
+from tests.integration.desk_bench import DeskBench, payload
 from tests.servers import TestServers
 from tests.unit.letter_examples import MAIN, NOW, dead_record, job_id
 
