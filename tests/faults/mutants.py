@@ -150,6 +150,14 @@ def _commit_guard() -> None:
     _set(KafkaJobConsumer, "commit", commit)
 
 
+@_mutant(
+    "each hop of a job runs once, and none before the one it has come to", caught_by="38-a_killed_replay"
+)
+def _hops() -> None:
+    _replace("claim", "excluded.hop >= j.hop", "true")
+    _replace("claim", "when 'dead' then excluded.hop > j.hop", "when 'dead' then true")
+
+
 @_mutant("what ran on a worker that died is suspected", caught_by="4-handlers_kill")
 def _suspects() -> None:
     _replace("claim", "then coalesce(j.crashes, 0) else j.crashes", "then j.crashes else j.crashes")

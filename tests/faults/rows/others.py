@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Event
 
 from pipeline.core.state import JobState
 from tests.faults.case import Case, scenario
 from tests.harness.checks import assert_runs
-from tests.harness.jobs import Task
+from tests.harness.jobs import Policy, Task
 from tests.harness.ledger import Acked
 from tests.harness.processes import WorkerProcess
 from tests.harness.proxy import Loss
@@ -60,7 +63,8 @@ def replays_are_killed_and_meet(case: Case) -> None:
     with world.sampler() as sampler:
         world.wait_ended(timeout=120)
         world.open("fixed")
-        victim = _replay(world, "killed", rate=count / 5, brokers=case.site.kafka_by_proxy)
+        proxied = {"kafka.bootstrap_servers": case.site.kafka_by_proxy}
+        victim = _replay(world, "killed", rate=count / 5, settings=proxied)
         world.wait("a third is replayed", lambda: _completed(world, dead) >= count // 3)
         wanted = kafka_request(PRODUCE, containing=world.names.main("default").encode())
         trap = case.site.kafka_proxy.trap(wanted, victim.kill, loss=Loss.ANSWER)
@@ -77,11 +81,68 @@ def replays_are_killed_and_meet(case: Case) -> None:
     case.figures.redelivered -= count  # the first attempts of the replays are no redeliveries
 
 
-def _replay(world: World, name: str, *, rate: float, brokers: str = "") -> WorkerProcess:
-    options = ["--all", "--execute", "--rate", f"{rate:g}"]
+@scenario(38, "records written late", quick=False)
+def a_killed_replay_is_written_late(case: Case) -> None:
+    """Its records are under way when it is killed; they arrive when the letters were sent again and have died of it."""
+    world = case.world(policy=Policy(max_attempts=1))
+    names = [f"broken-{n}" for n in range(6)]
+    dead = world.publish(world.jobs.effect, [Task(name=name, fails=-1) for name in names], tenant="tenant-0")
+    world.start_worker()
+    with world.sampler() as sampler, _under_way() as arrived:
+        world.wait_committed()
+
+        def kill() -> None:
+            victim.kill()
+            arrived.wait(120)
+
+        main = world.names.main("default")
+        trap = case.site.kafka_proxy.trap(kafka_request(PRODUCE, containing=main.encode()), kill)
+        in_one_request = {"linger.ms": "100"}
+        victim = _replay(
+            world,
+            "killed",
+            settings={
+                "kafka.bootstrap_servers": case.site.kafka_by_proxy,
+                "kafka.options": in_one_request,
+            },
+        )
+        world.wait("it is killed", lambda: trap.sprung and not victim.running)
+        _replay_all(world, len(dead))
+        world.wait_committed()
+        arrived.set()
+        world.wait("its records arrive", lambda: len(world.records(main)) == 3 * len(dead))
+        world.wait_committed()
+        assert_runs(world, dead, attempts=[1, 1])
+        world.open("fixed")
+        _replay_all(world, len(dead))
+        world.wait_committed()
+    assert_runs(world, dead, attempts=[1, 1, 1])
+    case.judge_world(world, sampler)
+    case.figures.redelivered -= 2 * len(dead)  # the attempts of the replays are no redeliveries
+
+
+@contextmanager
+def _under_way() -> Iterator[Event]:
+    """Set at the end, however that comes: nothing may wait for it any longer then."""
+    arrived = Event()
+    try:
+        yield arrived
+    finally:
+        arrived.set()
+
+
+def _replay_all(world: World, count: int) -> None:
+    ended = world.cli("dlq", "replay", "--all", "--execute")
+    assert (ended.code, ended.out.count(f"replayed: {count} of")) == (0, 1), ended.out + ended.err
+
+
+def _replay(
+    world: World, name: str, *, rate: float = 0.0, settings: Mapping[str, object] | None = None
+) -> WorkerProcess:
+    pace = ["--rate", f"{rate:g}"] if rate else []
     return WorkerProcess(
-        [sys.executable, "-m", "pipeline", "dlq", "replay", *options],
-        environment=world.environment({"kafka.bootstrap_servers": brokers} if brokers else None),
+        [sys.executable, "-m", "pipeline", "dlq", "replay", "--all", "--execute", *pace],
+        environment=world.environment(settings),
         log=world.folder / f"replay-{name}.log",
     )
 
