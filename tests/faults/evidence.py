@@ -1,4 +1,4 @@
-"""The nine checks over one world after its fault: first everything is counted, then judged."""
+"""The checks over one world after its fault: first everything is counted, then judged."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.harness.checks import (
     find_false,
     find_lost,
     find_passed,
+    find_untold,
 )
 from tests.harness.jobs import Task
 from tests.harness.ledger import Execution
@@ -66,6 +67,7 @@ class Evidence:
             "completed by another than the last holder": self._wrong_holders(),
             "attempts other than told": self._wrong_attempts(),
             "retries before their time": self._early(),
+            "ended without an event that tells it": find_untold(self.world),
         }
         for what, found in problems.items():
             assert not found, f"{len(found)} {what}: {_some(found)}"

@@ -22,6 +22,7 @@ from pipeline.core.offsets import OffsetTracker, Partition
 from pipeline.core.ports import Outgoing
 from pipeline.runtime import retention, settler
 from pipeline.runtime.breakers import Breakers
+from pipeline.runtime.events import EventSink
 from pipeline.runtime.next_records import NextRecords
 from pipeline.runtime.onward import dead_letter
 
@@ -156,6 +157,11 @@ def _commit_guard() -> None:
 def _hops() -> None:
     _replace("claim", "excluded.hop >= j.hop", "true")
     _replace("claim", "when 'dead' then excluded.hop > j.hop", "when 'dead' then true")
+
+
+@_mutant("offsets are committed after the events of their jobs", caught_by="3-events_are_held_back")
+def _events_first() -> None:
+    _set(EventSink, "acknowledged", lambda *_args, **_options: True)
 
 
 @_mutant("what ran on a worker that died is suspected", caught_by="4-handlers_kill")

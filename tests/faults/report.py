@@ -50,9 +50,10 @@ Made by `make faults` (`python -m tests.faults`) from what it measured; nothing 
 injected for real: real Kafka and Postgres, real processes, signals and connections. While it lasts, eight tenants publish at
 a steady rate, one of them half of the jobs; one job in 100 fails once, one in 400 always, one in 20 keeps its order. After
 healing, everything is read once more and judged from outside: no acknowledged job lost, one effect each, order, committed
-offsets that never fall and never pass an open job, the last holder alone completes, attempts and delays as told, the rate
-back, nothing left behind. `lost`, `doubled` effects and `fallen` offsets are counted over all runs of a row. Recovery is the
-time from healing to the first {window:g} s (fewer at small scale) at 80 % of the rate before the fault.
+offsets that never fall and never pass an open job, the last holder alone completes, attempts and delays as told, the end of
+each job told in the audit trail, the rate back, nothing left behind. `lost`, `doubled` effects and `fallen` offsets are counted
+over all runs of a row. Recovery is the time from healing to the first {window:g} s (fewer at small scale) at 80 % of the rate
+before the fault.
 
 """
 

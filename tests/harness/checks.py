@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 
+from pipeline.adapters.avro.events import decode_event
 from pipeline.core.headers import parse_job
 from pipeline.core.job import Record
 from pipeline.core.offsets import Partition
@@ -32,6 +33,7 @@ __all__ = [
     "find_false",
     "find_lost",
     "find_passed",
+    "find_untold",
 ]
 
 
@@ -173,6 +175,20 @@ def find_false(world: World, log: Iterable[Record]) -> list[Acked]:
         for job in world.acked()
         if job.topic in topics and found.get((job.topic, job.partition, job.offset)) != job.job_id.encode()
     ]
+
+
+def find_untold(world: World) -> dict[str, JobState]:
+    """Jobs whose audit trail does not have the state that they ended in. It may have more than once what it has."""
+    told = set()
+    for record in world.records(world.names.events):
+        event = decode_event(record.value or b"")
+        told |= {(event["job_id"], move["state"]) for move in event.get("moves", ())}
+    ends = (JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED)
+    return {
+        job_id: state
+        for job_id, state in world.states().items()
+        if state in ends and (job_id, state) not in told
+    }
 
 
 def assert_clean_end(world: World) -> None:

@@ -10,6 +10,7 @@ from pipeline.core import headers
 from pipeline.core.headers import parse_job
 from pipeline.core.state import JobState
 from tests.faults.case import Case, scenario
+from tests.harness.checks import assert_runs
 from tests.harness.jobs import Policy, Task
 from tests.harness.ledger import Acked
 from tests.harness.proxy import Loss
@@ -92,6 +93,30 @@ def a_worker_is_killed_between_completion_and_commit(case: Case) -> None:
     again = [run for run in world.executions() if run.job_id in by_victim and run.started > killed_at[0]]
     assert not again, again
     case.judge(loaded, killed=[victim.pid])
+
+
+@scenario(3, "before its events")
+def events_are_held_back_until_their_worker_is_killed(case: Case) -> None:
+    """Its jobs are completed, and no event of them is written: nothing of theirs is committed, and the next worker tells."""
+    # The next worker has the same name, and so need not wait until the session of this one is over.
+    world = case.world(settings={"worker.static_member_id": "one"})
+    victim = world.start_worker(
+        kafka__bootstrap_servers=case.site.kafka_by_proxy, worker__commit_interval=0.01
+    )
+    with world.sampler() as sampler:
+        wanted = kafka_request(PRODUCE, containing=world.names.events.encode())
+        trap = case.site.kafka_proxy.trap(wanted, loss=Loss.REQUEST, times=10**9)
+        jobs = world.publish(world.jobs.effect, [Task(name=f"untold-{n}") for n in range(9)])
+        world.wait_ended(jobs)
+        # Each is fetched after the one before was done, and after each fetch comes a commit of what may be committed.
+        for number in range(5):
+            world.wait_ended(world.publish(world.jobs.plain, [Task(name=f"after-{number}")]))
+        assert trap.sprung
+        victim.kill()
+        world.start_worker()
+        world.wait_committed()
+    assert_runs(world, world.acked())
+    case.judge_world(world, sampler, killed=[victim.pid])
 
 
 @scenario(4)
