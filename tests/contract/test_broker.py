@@ -227,6 +227,23 @@ def test_paused_partitions_give_nothing_and_go_on_where_they_were(broker: Broker
     assert [r.offset for r in member.records if r.partition == paused.number] == list(range(100))
 
 
+@pytest.mark.parametrize("seconds", [0.1, 1.0], ids=["a moment", "long"])
+def test_a_member_that_is_paused_altogether_goes_on_where_it_was(broker: Broker, seconds: float) -> None:
+    topic = broker.topic(2)
+    broker.producer().send_all([outgoing(topic, b"%d" % n, key=b"%d" % n) for n in range(200)])
+    member = broker.joined(topic, partitions=2)
+    until(lambda: bool(member.records or member.poll(1)))
+    member.consumer.pause(sorted(member.owned))
+    before = list(member.records)
+    rest(member, seconds=seconds)
+    assert member.records == before
+    member.consumer.resume(sorted(member.owned))
+    until(lambda: len(member.records) == 200, member)
+    for number in (0, 1):
+        offsets = [record.offset for record in member.records if record.partition == number]
+        assert offsets == list(range(len(offsets)))
+
+
 def test_pausing_a_partition_of_somebody_else_is_harmless(broker: Broker) -> None:
     topic = broker.topic()
     member = broker.joined(topic, partitions=1)

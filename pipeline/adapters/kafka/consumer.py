@@ -20,6 +20,7 @@ from pipeline.adapters.kafka.config import Conf, construct, is_cooperative
 from pipeline.adapters.kafka.failures import ClientLog, describe, logger
 from pipeline.adapters.kafka.forgotten import ForgottenCluster
 from pipeline.adapters.kafka.metadata import missing_topics, require_topics
+from pipeline.adapters.kafka.pauses import Pauses
 from pipeline.adapters.kafka.records import to_record
 from pipeline.core.job import Record
 from pipeline.core.offsets import Partition
@@ -38,6 +39,7 @@ _REFUSED = frozenset(
 )
 
 _ANSWER_SECONDS = 60.0  # what librdkafka gives a request; then its answer is not waited for any more
+_REST = 0.005  # seconds between looks whether partitions are to go on
 
 
 class KafkaJobConsumer:
@@ -52,6 +54,7 @@ class KafkaJobConsumer:
         self._topics: list[str] = []
         self._assigned: set[Partition] = set()
         self._moved = False  # partitions were taken away during the poll under way
+        self._telling = False  # the listener is called from within a poll or close
         self._max_poll_interval = int(config.get("max.poll.interval.ms", "300000")) / 1000
         self._polled = time.monotonic()
         self._closed = False
@@ -62,6 +65,7 @@ class KafkaJobConsumer:
         self._under_way: dict[Partition, float] = {}  # commits that nobody waits for, by when they were sent
         self._error: BaseException | None = None  # raised by the listener or found in an event
         self._fetched: list[Message] = []
+        self._pauses = Pauses()
         self._log = ClientLog()
         self._cluster = ForgottenCluster(config)
         self._consumer = self._client()
@@ -81,7 +85,11 @@ class KafkaJobConsumer:
     def poll(self, max_records: int, timeout: float) -> list[Record]:
         """See `JobConsumer.poll`. Raises what the listener raised; `TopicsMissing` when a topic was deleted."""
         self._raise_kept()
+        if self._pauses.resting(self._assigned, time.monotonic()):
+            time.sleep(min(timeout, _REST))
+            return []
         try:
+            self._tell_pauses()
             self._fetch(max_records, timeout)
         except KafkaException as error:
             raise PipelineError(f"the consumer cannot go on: {describe(error)}") from error
@@ -154,11 +162,17 @@ class KafkaJobConsumer:
 
     def pause(self, partitions: Sequence[Partition]) -> None:
         """Fetch nothing from these partitions, and give nothing that was fetched. Those not assigned are left out."""
-        self._consumer.pause(self._of_ours(partitions))
+        self._pauses.pause(partition for partition in partitions if partition in self._assigned)
+        if self._telling:  # the poll under way may bring records of them
+            self._tell_pauses()
 
     def resume(self, partitions: Sequence[Partition]) -> None:
         """Go on after the last record that was given."""
-        self._consumer.resume(self._of_ours(partitions))
+        self._consumer.resume(self._of_ours(self._pauses.resume(partitions)))
+
+    def _tell_pauses(self) -> None:
+        if untold := self._pauses.untold():
+            self._consumer.pause(self._of_ours(untold))
 
     def lag(self) -> dict[str, int]:
         """See `JobConsumer.lag`. Counted from what is committed, or from the first record when nothing was yet."""
@@ -247,6 +261,7 @@ class KafkaJobConsumer:
             self._tell("on_lost", partitions)
 
     def _forget(self, partitions: Iterable[Partition]) -> None:
+        self._pauses.forget(partitions)
         for partition in partitions:
             self._assigned.discard(partition)
             self._behind_from.pop(partition, None)
@@ -256,10 +271,13 @@ class KafkaJobConsumer:
         if self._listener is None:
             return
         tell: Callable[[list[Partition]], None] = getattr(self._listener, event)
+        self._telling = True
         try:
             tell(partitions)
         except BaseException as error:  # noqa: BLE001 - raised again by poll or close
             self._error = self._error or error
+        finally:
+            self._telling = False
 
     def _raise_kept(self) -> None:
         error, self._error = self._error, None
