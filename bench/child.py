@@ -15,7 +15,7 @@ import psycopg
 from confluent_kafka import Consumer, Message
 
 from bench.jobs import app, plain_app, plain_render, render, requests
-from pipeline import load_settings
+from pipeline import load_settings, tuned_interpreter
 from pipeline.demo.jobs import RenderInvoice
 
 BATCH = 1000
@@ -137,7 +137,8 @@ def work(count: int, *, handler: str = "noop", store: bool = True, **settings: s
         worker.stop()
 
     threading.Thread(target=stop_when_done, daemon=True).start()
-    code = worker.run()
+    with tuned_interpreter():  # as `pipeline worker` does
+        code = worker.run()
     assert code == 0, code
     return {**meter.figures(), "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
@@ -195,7 +196,8 @@ def light(seconds: float, *, per_s: float) -> dict[str, float]:
         worker.stop()
 
     threading.Thread(target=publish_all, daemon=True).start()
-    assert worker.run() == 0
+    with tuned_interpreter():
+        assert worker.run() == 0
     ordered = sorted(waits)
     return {"p50_ms": ordered[len(ordered) // 2], "p99_ms": ordered[int(len(ordered) * 0.99)]}
 

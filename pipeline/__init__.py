@@ -29,6 +29,7 @@ from pipeline.errors import (
     UnknownQueue,
 )
 from pipeline.runtime.handlers import Context
+from pipeline.runtime.interpreter import tuned_interpreter
 from pipeline.runtime.publisher import BulkResult, JobRequest, Published, Publisher, Refused
 
 __all__ = [
@@ -64,4 +65,5 @@ __all__ = [
     "UnknownJobType",
     "UnknownQueue",
     "load_settings",
+    "tuned_interpreter",
 ]

@@ -13,6 +13,7 @@ from pipeline.app import Pipeline
 from pipeline.cli.common import Session, pass_session
 from pipeline.cli.members import run_members
 from pipeline.errors import ConfigError, SchemaError
+from pipeline.runtime.interpreter import tuned_interpreter
 from pipeline.runtime.lifecycle import drain_with_parent, stop_on_signals
 from pipeline.runtime.supervisor import HOPELESS
 from pipeline.runtime.worker import Worker
@@ -64,6 +65,7 @@ def _run(session: Session, target: str, queue: str | None, *, member: bool) -> i
         _health(app, worker, metrics.exposition),
         stop_on_signals(worker.stop),
         drain_with_parent(worker.drain) if member else nullcontext(),
+        tuned_interpreter(),
     ):
         return worker.run()
 

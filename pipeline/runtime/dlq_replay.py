@@ -10,7 +10,6 @@ what was in the hand of a process that died is looked for there before anything 
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from pipeline.runtime.dlq_judge import judged
 from pipeline.runtime.dlq_pace import Pace
 from pipeline.runtime.dlq_ports import LetterIndex, LetterTopics
 from pipeline.runtime.dlq_records import LetterGone, Targets, outgoing, whole
+from pipeline.runtime.interpreter import few_collections
 from pipeline.runtime.read_ahead import ReadAhead
 
 __all__ = ["Progress", "Remark", "Report", "Tools", "run_replay"]
@@ -108,7 +108,7 @@ def run_replay(tools: Tools, task: Task, *, tell: Callable[[Progress], None] = l
     """
     run = _Run(tools, task, tell)
     try:
-        with _few_collections():
+        with few_collections(COLLECT_AFTER):
             run.report.state = run.through()
     except PipelineError:
         with contextlib.suppress(StoreUnavailable):
@@ -117,17 +117,6 @@ def run_replay(tools: Tools, task: Task, *, tell: Callable[[Progress], None] = l
     run.save(run.report.state)
     tools.index.release(task.id)
     return run.report
-
-
-@contextlib.contextmanager
-def _few_collections() -> Iterator[None]:
-    """Meanwhile this process looks for cycles only now and then."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECT_AFTER, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class _Run:
