@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import ceil
@@ -112,16 +112,23 @@ def _same_headers(
 
 
 def forward_headers(
-    record: Record, changes: Mapping[str, bytes | None], *, drop: tuple[str, ...] = ()
+    record: Record,
+    changes: Mapping[str, bytes | None],
+    *,
+    gone: Container[str] = (),
+    drop: tuple[str, ...] = (),
 ) -> HeaderList:
     """The headers of the next record of a job: those of `record`, with `changes` in their place.
 
-    A change to None removes the header, and `drop` removes every header that starts with one of its prefixes.
+    A change to None removes the header. So does `gone`, by its names, and `drop` removes every header that starts with one of its
+    prefixes.
     """
-    kept: HeaderList = [
-        (name, value) for name, value in record.headers if name not in changes and not name.startswith(drop)
+    kept = [
+        each
+        for each in record.headers
+        if each[0] not in gone and each[0] not in changes and not each[0].startswith(drop)
     ]
-    kept.extend((name, value) for name, value in changes.items() if value is not None)
+    kept += [each for each in changes.items() if each[1] is not None]
     return kept
 
 

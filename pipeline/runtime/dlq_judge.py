@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from pipeline.core.desk import Candidate, Outcome
 from pipeline.core.letter_facts import LetterState
 from pipeline.core.letters import Letter, Standing, standing
 
-__all__ = ["Judged", "judged"]
+__all__ = ["Death", "Judged", "judged"]
+
+Death = tuple[str, int]  # of a job, by its id, in a hop
 
 _RESOLVED = {
     Standing.COMPLETED: LetterState.COMPLETED,
@@ -24,11 +26,13 @@ class Judged(NamedTuple):
 
     `counts` has why letters are not sent: `completed`, `cancelled`, `replayed` (their jobs went on since), `copies`,
     `parked` (replayed too often), `unsettled` (their worker has yet to record that the job is dead), `untargeted`.
+    `deaths` are the deaths that these letters are of.
     """
 
     due: list[tuple[Candidate, Letter]]
     moved: list[Outcome]
     counts: Counter[str]
+    deaths: set[Death]
 
 
 def judged(
@@ -36,13 +40,18 @@ def judged(
     *,
     max_replays: int,
     has_target: Callable[[Letter], bool],
+    before: Collection[Death] = (),
 ) -> Judged:
-    """Judge each, in order. A letter is written twice when its worker dies before it has settled: one of the two is sent."""
-    found = Judged([], [], Counter())
-    seen: set[tuple[str, int]] = set()
+    """Judge each, in order. A letter is written twice when its worker dies before it has settled: one of the two is sent.
+
+    `before` are the deaths of letters that were judged before, and may not be on record yet.
+    """
+    found = Judged([], [], Counter(), set())
+    seen = found.deaths
     for candidate, letter in candidates:
         key = (letter.job.job_id, candidate.hop)
-        outcome, counted = _one(candidate, max_replays=max_replays, is_copy=candidate.copy or key in seen)
+        is_copy = candidate.copy or key in seen or key in before
+        outcome, counted = _one(candidate, max_replays=max_replays, is_copy=is_copy)
         seen.add(key)
         if outcome is not None:
             found.moved.append(outcome)

@@ -116,7 +116,9 @@ class LetterIndex(Protocol):
         """One task, or (0) the latest ones, the latest first."""
         ...
 
-    def save(self, task: int, state: TaskState, *, cursor: Ends, counts: Mapping[str, int]) -> None: ...
+    def save(self, task: int, state: TaskState, counts: Mapping[str, int] | None = None) -> None:
+        """Once all that was worked on is kept. Without `counts` they stay as they are."""
+        ...
 
     def doubt(self, task: int, ends: Ends) -> None:
         """Remember where topics of others end before letters are sent there."""
@@ -149,6 +151,9 @@ class LetterIndex(Protocol):
 
         Nobody else takes them meanwhile. If this process dies, they are as they were. Letters that are not among the
         candidates are not meant, or another task has them.
+
+        What came of the work is kept while the caller goes on with the next letters, one after the other: what prevented it is
+        raised by one of the next calls, and then nothing of what was worked on since is kept either.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 
 from pipeline.core import headers as h
 from pipeline.core.dialects import Dialect, error_prefixes
@@ -44,8 +45,9 @@ class Targets:
         self._main = frozenset(main)
         self._letters = frozenset(letters)
         self._to = to
+        self.of = lru_cache(maxsize=1024)(self._of)  # asked for each letter: there are few answers
 
-    def of(self, queue: str, priority: str, origin: str) -> str:
+    def _of(self, queue: str, priority: str, origin: str) -> str:
         """Empty for a letter of others that came from nowhere, or from a DLQ topic: it would come right back."""
         if self._to:
             return self._to

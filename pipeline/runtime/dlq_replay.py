@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from pipeline.core.ports import Delivered, JobProducer, Outgoing, Parking
 from pipeline.core.selection import Position
 from pipeline.errors import PayloadTooLarge, PipelineError, PublishUnknown, StoreUnavailable
 from pipeline.runtime.dlq_doubt import Doubts
-from pipeline.runtime.dlq_judge import judged
+from pipeline.runtime.dlq_judge import Death, judged
 from pipeline.runtime.dlq_pace import Pace
 from pipeline.runtime.dlq_ports import LetterIndex, LetterTopics
 from pipeline.runtime.dlq_records import LetterGone, Targets, outgoing, whole
@@ -134,6 +134,7 @@ class _Run:
         if task.options.get("parked"):
             self._states.add(LetterState.PARKED)
         self._broken = False
+        self._before: Collection[Death] = ()  # of the batch before: what came of it may not be on record yet
         self.report = Report(task)
 
     # --- the walk
@@ -161,7 +162,7 @@ class _Run:
                 yield [read_letter(record, queue=queue) for record in batch]
 
     def save(self, state: TaskState) -> None:
-        self._index.save(self._task.id, state, cursor=self._cursor, counts=self.report.counts)
+        self._index.save(self._task.id, state)
 
     def _scope(self, queue: str) -> Scope:
         return Scope(self._task.selection, [queue], self._states)
@@ -177,10 +178,10 @@ class _Run:
 
     def _batch(self, queue: str, letters: Sequence[Letter]) -> None:
         before = self.report.counts["sent"]
-        reached = {letter.position.partition: letter.position.offset + 1 for letter in letters}
         theirs = [letter for letter in letters if not letter.is_ours]
         if theirs:
             self._send_theirs(queue, theirs)
+        reached = {letter.record.partition: letter.record.offset + 1 for letter in letters}
         self._send_ours(queue, [letter for letter in letters if letter.is_ours], reached)
         self._pace.sent(self.report.counts["sent"] - before)
         self._tell(self.report.progress())
@@ -189,17 +190,17 @@ class _Run:
 
     def _send_ours(self, queue: str, letters: Sequence[Letter], reached: Mapping[int, int]) -> None:
         known = {letter.position: letter for letter in letters}
-        counts, dealt_with = Counter(self.report.counts), self.report.dealt_with
+        counts, dealt_with, before = Counter(self.report.counts), self.report.dealt_with, self._before
 
         def work(candidates: Sequence[Candidate]) -> Step:
             # Done again from the start where Postgres had to undo it.
-            self.report.counts, self.report.dealt_with = Counter(counts), dealt_with
+            self.report.counts, self.report.dealt_with, self._before = Counter(counts), dealt_with, before
             due, moved = self._judged(candidates, known)
             sent = self._send(due)
             self._cursor[queue] = {**self._cursor.get(queue, {}), **reached}
-            return Step([*moved, *sent], self._cursor, self.report.counts)
+            return self._step([*moved, *sent])
 
-        self._index.work_on(self._task.id, self._scope(queue), _job_ids(letters), work)
+        self._index.work_on(self._task.id, self._scope(queue), _job_ids(known), work)
 
     def _send_theirs(self, queue: str, letters: Sequence[Letter]) -> None:
         known = {letter.position: letter for letter in letters}
@@ -211,9 +212,9 @@ class _Run:
             return [candidate.position for candidate, _ in due], moved
 
         taken: list[tuple[Candidate, Letter]] = []
-        self._index.take(self._task.id, self._scope(queue), _job_ids(letters), judge)
+        self._index.take(self._task.id, self._scope(queue), _job_ids(known), judge)
         sent = self._send(taken)
-        self._index.settle(self._task.id, queue, Step(sent, self._cursor, self.report.counts))
+        self._index.settle(self._task.id, queue, self._step(sent))
 
     def _judged(
         self, candidates: Sequence[Candidate], known: Mapping[Position, Letter]
@@ -225,12 +226,18 @@ class _Run:
             # Another payload is another try.
             max_replays=MAX_COUNT if self._task.kind is TaskKind.EDIT else self._tools.max_replays,
             has_target=lambda letter: bool(self._target(letter)),
+            before=self._before,
         )
+        self._before = found.deaths
         self.report.counts.update(found.counts)
         return found.due, found.moved
 
     def _target(self, letter: Letter) -> str:
         return self._tools.targets.of(letter.job.queue, letter.job.priority, letter.origin)
+
+    def _step(self, outcomes: Sequence[Outcome]) -> Step:
+        """As it is now: what comes next may come before this one is kept."""
+        return Step(outcomes, dict(self._cursor), Counter(self.report.counts))
 
     # --- sending
 
@@ -266,8 +273,8 @@ class _Run:
             yield Outcome(candidate.position, candidate.state, f"not sent: {error}")
 
 
-def _job_ids(letters: Sequence[Letter]) -> dict[Position, str]:
-    return {letter.position: letter.job.job_id for letter in letters}
+def _job_ids(letters: Mapping[Position, Letter]) -> dict[Position, str]:
+    return {position: letter.job.job_id for position, letter in letters.items()}
 
 
 def _batches(records: Iterable[Record], most: int) -> Iterator[list[Record]]:

@@ -61,7 +61,7 @@ def resume(index: LetterIndex, number: int) -> Task:
         )
     if not index.hold(number):
         raise TaskRefused(f"task {number} is running: another process works on it")
-    index.save(number, TaskState.RUNNING, cursor=task.cursor, counts=task.counts)
+    index.save(number, TaskState.RUNNING)
     return task._replace(state=TaskState.RUNNING)
 
 
@@ -72,6 +72,6 @@ def move(
     _, to = MOVES[kind]
     task = begin(index, kind, scope, ends=ends, operator=operator, options={"queues": list(scope.queues)})
     moved = index.move_all(task.id, scope, to)
-    index.save(task.id, TaskState.DONE, cursor={}, counts={"moved": moved})
+    index.save(task.id, TaskState.DONE, {"moved": moved})
     index.release(task.id)
     return task.id, moved

@@ -77,7 +77,7 @@ def replay_record(letter: Record, job: Job, *, topic: str, drop: tuple[str, ...]
         h.REASON: None,
         PARKED: None,
     }
-    headers = h.forward_headers(letter, changes, drop=(h.FIRST, h.LAST, *drop))
+    headers = h.forward_headers(letter, changes, gone=_ERRORS, drop=(h.FIRST, h.LAST, *drop))
     return Outgoing(topic, letter.key, letter.value, headers)
 
 
@@ -100,6 +100,13 @@ def _time(record: Record, header: str) -> float:
                 moment = 0.0
             return moment if 0.0 <= moment <= EPOCH_LIMIT else 0.0
     return 0.0
+
+
+_FACTS = (
+    "topic", "partition", "offset", "timestamp", "group", "at", "error-class", "error-message", "error-stack",
+)  # fmt: skip
+# Most headers of a letter are these: to know them by name takes half as long as to look at what each begins with.
+_ERRORS = frozenset(prefix + fact for prefix in (h.FIRST, h.LAST) for fact in _FACTS)
 
 
 def _errors(delivery: Delivery, failure: Failure, *, group: str, now: float) -> dict[str, bytes | None]:

@@ -1,18 +1,20 @@
 """The index of dead letters, and the record of what operators did with them: `pipeline.runtime.dlq_ports.LetterIndex`.
 
-Two connections: one that holds the tasks in hand (a lock ends with its connection, so a process that dies lets go at once)
-and does what is short, and one for questions that may take seconds.
+One connection holds the tasks in hand (a lock ends with its connection, so a process that dies lets go at once) and does what
+is short, one is for questions that may take seconds, and two are for letters that are worked on, in turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from pipeline.adapters.postgres import letter_reading as reading
 from pipeline.adapters.postgres import letter_tasks as tasks
 from pipeline.adapters.postgres import letter_writing as writing
 from pipeline.adapters.postgres.migrate import check_migrated
 from pipeline.adapters.postgres.session import FIXED_PLANS, Connection, Session, Target
+from pipeline.adapters.postgres.turns import Turns
 from pipeline.core.desk import (
     Candidate,
     Ends,
@@ -34,6 +36,8 @@ from pipeline.core.selection import Position
 
 __all__ = ["PostgresLetterIndex"]
 
+T = TypeVar("T")
+
 # A plan joins and groups a million letters: on disk that takes twice as long.
 _READING = {"work_mem": "128MB", "jit": "off"}
 
@@ -48,33 +52,40 @@ class PostgresLetterIndex:
         target = Target.of(dsn, schema=schema, connect_timeout=connect_timeout, statement_timeout=0)
         self._hand = Session(target, "desk", FIXED_PLANS, on_connect=check_migrated)
         self._questions = Session(target, "desk questions", _READING, on_connect=check_migrated)
+        self._turns = Turns(lambda: Session(target, "desk letters", FIXED_PLANS, on_connect=check_migrated))
+
+    def _in_turn(self, work: Callable[[Connection], T]) -> T:
+        """Once what was worked on is kept."""
+        self._turns.finish()
+        return self._hand.run(work)
 
     def close(self) -> None:
+        self._turns.close()
         self._hand.close()
         self._questions.close()
 
     # --- keeping it complete
 
     def known_spans(self, queue: str) -> dict[int, Span]:
-        return self._hand.run(lambda connection: writing.known_spans(connection, queue))
+        return self._in_turn(lambda connection: writing.known_spans(connection, queue))
 
     def gaps(self, queue: str, spans: Sequence[Span]) -> list[Span]:
         return self._questions.run(lambda connection: writing.gaps(connection, queue, spans))
 
     def put(self, letters: Sequence[LetterFacts], *, refresh: bool = False) -> int:
-        return self._hand.run(lambda connection: writing.put_letters(connection, letters, refresh=refresh))
+        return self._in_turn(lambda connection: writing.put_letters(connection, letters, refresh=refresh))
 
     def advance(self, queue: str, spans: Sequence[Span]) -> None:
-        self._hand.run(lambda connection: writing.advance(connection, queue, spans))
+        self._in_turn(lambda connection: writing.advance(connection, queue, spans))
 
     def expire(self, queue: str, spans: Sequence[Span]) -> int:
-        return self._hand.run(lambda connection: writing.expire(connection, queue, spans))
+        return self._in_turn(lambda connection: writing.expire(connection, queue, spans))
 
     def forget(self, queue: str, spans: Sequence[Span]) -> int:
-        return self._hand.run(lambda connection: writing.forget(connection, queue, spans))
+        return self._in_turn(lambda connection: writing.forget(connection, queue, spans))
 
     def purge(self, queue: str, *, age: float, first: Mapping[int, int]) -> tuple[int, int]:
-        return self._hand.run(lambda connection: tasks.purge(connection, queue, age=age, first=first))
+        return self._in_turn(lambda connection: tasks.purge(connection, queue, age=age, first=first))
 
     # --- questions
 
@@ -111,22 +122,22 @@ class PostgresLetterIndex:
                 tasks.lock(connection, number)
                 return number
 
-        return self._hand.run(work)
+        return self._in_turn(work)
 
     def hold(self, task: int) -> bool:
-        return self._hand.run(lambda connection: tasks.lock(connection, task))
+        return self._in_turn(lambda connection: tasks.lock(connection, task))
 
     def release(self, task: int) -> None:
-        self._hand.run(lambda connection: tasks.unlock(connection, task))
+        self._in_turn(lambda connection: tasks.unlock(connection, task))
 
     def tasks(self, *, task: int = 0, limit: int = 1) -> list[Task]:
         return self._questions.run(lambda connection: tasks.tasks(connection, task=task, limit=limit))
 
-    def save(self, task: int, state: TaskState, *, cursor: Ends, counts: Mapping[str, int]) -> None:
-        self._hand.run(lambda connection: tasks.save(connection, task, state, cursor=cursor, counts=counts))
+    def save(self, task: int, state: TaskState, counts: Mapping[str, int] | None = None) -> None:
+        self._in_turn(lambda connection: tasks.save(connection, task, state, counts))
 
     def doubt(self, task: int, ends: Ends) -> None:
-        self._hand.run(lambda connection: tasks.doubt(connection, task, ends))
+        self._in_turn(lambda connection: tasks.doubt(connection, task, ends))
 
     def stranded(self) -> list[int]:
         return self._questions.run(tasks.stranded)
@@ -149,19 +160,16 @@ class PostgresLetterIndex:
         letters: Mapping[Position, str],
         work: Callable[[Sequence[Candidate]], Step],
     ) -> None:
-        """Lock those of the letters (with their job ids) that are meant, do the work, and keep what came of it.
-
-        Nobody else takes them meanwhile. If this process dies, they are as they were. Letters that are not among the
-        candidates are not meant, or another task has them.
-        """
+        """See `LetterIndex.work_on`. The work is done on a thread of this index, while its caller waits."""
         (queue,) = scope.queues
 
-        def locked(connection: Connection) -> None:
-            with connection.transaction():
-                step = work(tasks.look(connection, scope, letters))
-                tasks.settle(connection, task, queue, step)
+        def look(connection: Connection) -> Step:
+            return work(tasks.look(connection, scope, letters))
 
-        self._hand.run(locked)
+        def settle(connection: Connection, step: Step) -> None:
+            tasks.settle(connection, task, queue, step)
+
+        self._turns.take(look, settle)
 
     def take(
         self,
@@ -180,14 +188,14 @@ class PostgresLetterIndex:
             with connection.transaction():
                 tasks.take(connection, task, queue, *judge(tasks.look(connection, scope, letters)))
 
-        self._hand.run(locked)
+        self._in_turn(locked)
 
     def settle(self, task: int, queue: str, step: Step) -> None:
         def work(connection: Connection) -> None:
             with connection.transaction():
                 tasks.settle(connection, task, queue, step)
 
-        self._hand.run(work)
+        self._in_turn(work)
 
     def move_all(self, task: int, scope: Scope, to: LetterState) -> int:
         return self._questions.run(lambda connection: tasks.move_all(connection, task, scope, to))

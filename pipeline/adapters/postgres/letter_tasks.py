@@ -48,6 +48,9 @@ __all__ = [
 ]
 
 _NOWHERE = Source("", -1, -1)
+# A look-up for each row: to call the enumeration takes three times as long.
+_LETTER_STATES = {state.value: state for state in LetterState}
+_JOB_STATES = {state.value: state for state in JobState}
 
 
 # --- tasks
@@ -80,10 +83,8 @@ def unlock(connection: Connection, task: int) -> None:
     connection.execute(QUERIES["task_unlock"], {"task": task})
 
 
-def save(
-    connection: Connection, task: int, state: TaskState, *, cursor: Ends, counts: Mapping[str, int]
-) -> None:
-    values = {"task": task, "state": state, "cursor": Jsonb(_plain(cursor)), "counts": Jsonb(dict(counts))}
+def save(connection: Connection, task: int, state: TaskState, counts: Mapping[str, int] | None) -> None:
+    values = {"task": task, "state": state, "counts": None if counts is None else Jsonb(dict(counts))}
     connection.execute(QUERIES["task_save"], values)
 
 
@@ -142,8 +143,8 @@ def look(connection: Connection, scope: Scope, letters: Mapping[Position, str]) 
 
 def _candidate(row: tuple[Any, ...]) -> Candidate:
     partition, offset, hop, replays, state, job_state, job_hop, copy = row
-    known = Row(JobState(job_state), job_hop, 0, "", _NOWHERE) if job_state is not None else None
-    return Candidate(Position(partition, offset), hop, replays, LetterState(state), known, copy)
+    known = Row(_JOB_STATES[job_state], job_hop, 0, "", _NOWHERE) if job_state is not None else None
+    return Candidate(Position(partition, offset), hop, replays, _LETTER_STATES[state], known, copy)
 
 
 def take(

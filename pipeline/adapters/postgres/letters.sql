@@ -280,7 +280,7 @@ select pg_advisory_unlock(desk_task_key(%(task)s))
 
 -- name: task_save
 update desk_tasks set
-    state = %(state)s, cursor = %(cursor)s, counts = %(counts)s, updated_at = clock_timestamp(),
+    state = %(state)s, counts = coalesce(%(counts)s, counts), updated_at = clock_timestamp(),
     finished_at = case when %(state)s = 'done' then clock_timestamp() end
 where id = %(task)s
 
