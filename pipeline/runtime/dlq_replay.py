@@ -28,7 +28,7 @@ from pipeline.runtime.dlq_judge import Death, judged
 from pipeline.runtime.dlq_pace import Pace
 from pipeline.runtime.dlq_ports import LetterIndex, LetterTopics
 from pipeline.runtime.dlq_records import LetterGone, Targets, outgoing, whole
-from pipeline.runtime.interpreter import few_collections
+from pipeline.runtime.interpreter import tuned_interpreter
 from pipeline.runtime.read_ahead import ReadAhead
 
 __all__ = ["Progress", "Remark", "Report", "Tools", "run_replay"]
@@ -108,7 +108,7 @@ def run_replay(tools: Tools, task: Task, *, tell: Callable[[Progress], None] = l
     """
     run = _Run(tools, task, tell)
     try:
-        with few_collections(COLLECT_AFTER):
+        with tuned_interpreter(COLLECT_AFTER):
             run.report.state = run.through()
     except PipelineError:
         with contextlib.suppress(StoreUnavailable):

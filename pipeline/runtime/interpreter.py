@@ -7,7 +7,7 @@ import gc
 import sys
 from collections.abc import Iterator
 
-__all__ = ["few_collections", "tuned_interpreter"]
+__all__ = ["tuned_interpreter"]
 
 # New objects between two searches for cycles: 700 by default, which two jobs make. A worker holds thousands of jobs, none of
 # them in a cycle, and looked through those that it had just taken in again and again: a fifth of its work.
@@ -19,33 +19,23 @@ SWITCH_SECONDS = 0.02
 
 
 @contextlib.contextmanager
-def few_collections(after: int = COLLECT_AFTER) -> Iterator[None]:
-    """Meanwhile this process looks for cycles of garbage less often, and not at all among what is there by now.
-
-    `after` is how many new objects make it look.
-    """
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(after, *COLLECT_OLDER_AFTER)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
-
-
-@contextlib.contextmanager
-def tuned_interpreter() -> Iterator[None]:
-    """For a process that runs a worker and little else, as `pipeline worker` does: about half as much again of short jobs.
+def tuned_interpreter(collect_after: int = COLLECT_AFTER) -> Iterator[None]:
+    """For a process that runs a worker and little else, as `pipeline worker` does: about half as many short jobs again.
 
     with tuned_interpreter():
         app.worker().run()
+
+    Meanwhile it looks for cycles of garbage after so many new objects, and not at all among what is there by now; and a thread
+    keeps the interpreter for longer.
     """
-    before = sys.getswitchinterval()
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(collect_after, *COLLECT_OLDER_AFTER)
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        with few_collections():
-            yield
+        yield
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()

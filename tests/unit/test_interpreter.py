@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from pipeline import tuned_interpreter
-from pipeline.runtime.interpreter import few_collections
 
 
 class Broken(Exception):
@@ -35,5 +34,5 @@ def test_an_error_takes_them_back_too() -> None:
 
 
 def test_how_many_new_objects_make_it_look_can_be_said() -> None:
-    with few_collections(123_456):
+    with tuned_interpreter(123_456):
         assert gc.get_threshold()[0] == 123_456
