@@ -45,7 +45,12 @@ class WorkerSettings(Section):
     buffer_jobs: int = Field(
         5000, ge=1, le=1_000_000, description="Fetched jobs that may wait for a free slot."
     )
-    buffer_mb: float = Field(64.0, ge=0.1, le=65_536, description="The same in megabytes.")
+    buffer_mb: float = Field(
+        64.0,
+        ge=0.1,
+        le=65_536,
+        description="The same in megabytes. As much again may be not due yet, and as much wait for its key.",
+    )
     delay_buffer_jobs: int = Field(
         20_000,
         ge=1,

@@ -32,7 +32,7 @@ from pipeline.core.offsets import Partition
 from pipeline.core.order import KeyGate
 from pipeline.runtime.assignments import Assignments
 from pipeline.runtime.delivery import Delivery
-from pipeline.runtime.held import Aside, Held, Load
+from pipeline.runtime.held import Aside, Held, Load, Waiting
 
 __all__ = ["Buffer"]
 
@@ -368,10 +368,10 @@ class Buffer(Assignments):
         with self._changed:
             return self._held.load()
 
-    def retries(self) -> Counter[Partition]:
+    def retries(self) -> dict[Partition, Waiting]:
         """How much of retry topics is held, by partition."""
         with self._changed:
-            return self._held.retries.copy()
+            return self._held.retries()
 
     def aside(self) -> Aside:
         """What waits for its key, and in which partitions."""

@@ -8,14 +8,14 @@ from typing import NamedTuple
 from pipeline.core.offsets import Partition
 from pipeline.runtime.delivery import Delivery
 
-__all__ = ["Aside", "Held", "Limits", "Load"]
+__all__ = ["Aside", "Held", "Limits", "Load", "Waiting"]
 
 
 class Limits(NamedTuple):
-    """When to stop fetching: jobs and bytes from main topics, jobs from retry topics.
+    """When to stop fetching: `jobs` from main topics, `waiting` from retry topics; of each no more than `bytes`.
 
-    Jobs that wait aside for their key may be as many as `waiting`, with as many bytes as `bytes`. In one partition, `ahead`
-    records may be received from the first unfinished one on.
+    Jobs that wait aside for their key may be as many as `waiting`, with as many bytes. In one partition, `ahead` records may be
+    received from the first unfinished one on.
     """
 
     jobs: int
@@ -33,11 +33,19 @@ class Aside(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What is held now, of main topics (`jobs`, `bytes`) and of retry topics (`waiting`)."""
+    """What is held now, of main topics (`jobs`, `bytes`) and of retry topics (`waiting`, `waiting_bytes`)."""
 
     jobs: int
     bytes: int
     waiting: int
+    waiting_bytes: int
+
+
+class Waiting(NamedTuple):
+    """What is held of one partition of a retry topic."""
+
+    jobs: int
+    bytes: int
 
 
 class Held:
@@ -45,19 +53,24 @@ class Held:
 
     def __init__(self) -> None:
         self._jobs = self._bytes = 0
-        self.retries: Counter[Partition] = Counter()
+        self._retries: Counter[Partition] = Counter()
+        self._retry_bytes: Counter[Partition] = Counter()
         self._aside: Counter[Partition] = Counter()
         self._aside_bytes = 0
 
     def load(self) -> Load:
-        return Load(self._jobs, self._bytes, self.retries.total())
+        return Load(self._jobs, self._bytes, self._retries.total(), self._retry_bytes.total())
+
+    def retries(self) -> dict[Partition, Waiting]:
+        """By partition; those of which nothing is held may be left out."""
+        return {p: Waiting(jobs, self._retry_bytes[p]) for p, jobs in self._retries.items()}
 
     def aside(self) -> Aside:
         return Aside(self._aside.total(), self._aside_bytes, frozenset(self._aside))
 
     def count(self, delivery: Delivery) -> None:
         if delivery.is_retry:
-            self.retries[delivery.partition] += 1
+            self._add_retry(delivery, 1)
         elif delivery.aside:
             self._add_aside(delivery, 1)
         else:
@@ -66,7 +79,7 @@ class Held:
 
     def uncount(self, delivery: Delivery) -> None:
         if delivery.is_retry:
-            self.retries[delivery.partition] -= 1
+            self._add_retry(delivery, -1)
         elif delivery.aside:
             self._add_aside(delivery, -1)
         else:
@@ -78,6 +91,10 @@ class Held:
         self.uncount(delivery)
         delivery.aside = aside
         self.count(delivery)
+
+    def _add_retry(self, delivery: Delivery, sign: int) -> None:
+        self._retries[delivery.partition] += sign
+        self._retry_bytes[delivery.partition] += sign * delivery.size
 
     def _add_aside(self, delivery: Delivery, sign: int) -> None:
         self._aside_bytes += sign * delivery.size

@@ -121,7 +121,8 @@ class Intake:
         """
         load, aside, limits = self._buffer.load(), self._buffer.aside(), self._settings.limits
         self._main_full = _full(self._main_full, 0.5, load.jobs / limits.jobs, load.bytes / limits.bytes)
-        self._waiting_full = _full(self._waiting_full, 0.9, load.waiting / limits.waiting)
+        waiting_fills = (load.waiting / limits.waiting, load.waiting_bytes / limits.bytes)
+        self._waiting_full = _full(self._waiting_full, 0.9, *waiting_fills)
         aside_fills = (aside.jobs / limits.waiting, aside.bytes / limits.bytes)
         self._aside_full = _full(self._aside_full, 0.9, *aside_fills)
         wanted = {p for p in self._buffer.assigned() if self._must_pause(p)}
@@ -150,10 +151,14 @@ class Intake:
 
     def _over_their_share(self) -> set[Partition]:
         """Partitions of retry topics that fill the delay buffer. All others together can take as much again, and no more."""
-        held = self._buffer.retries()
+        limits, held = self._settings.limits, self._buffer.retries()
         sharing = [p for p in self._buffer.assigned() if self.is_retry(p.topic)]
-        share = self._settings.limits.waiting / max(1, len(sharing))
-        return {p for p in sharing if held[p] >= (0.9 * share if p in self._paused else share)}
+
+        def fills(partition: Partition) -> float:
+            jobs, size = held.get(partition, (0, 0))
+            return max(jobs / limits.waiting, size / limits.bytes) * len(sharing)
+
+        return {p for p in sharing if fills(p) >= (0.9 if p in self._paused else 1.0)}
 
     def fill(self) -> float:
         """How full the buffer for main topics is, from 0 to 1 and a little beyond."""

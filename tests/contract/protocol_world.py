@@ -197,7 +197,7 @@ class World:
         all_committed = all(committed.get(partition, 0) >= end for partition, end in ends.items())
         rows = [self.rows.job(job_id) for job_id in self.job_ids.values()]
         ended = (*FINISHED, JobState.DEAD)
-        idle = not any(worker.holding() or worker.buffer.load() != (0, 0, 0) for worker in self.workers)
+        idle = not any(worker.holding() or worker.buffer.load() != (0, 0, 0, 0) for worker in self.workers)
         return all_committed and idle and all(row is not None and row.state in ended for row in rows)
 
     def _check_trail(self) -> None:

@@ -17,7 +17,7 @@ from pipeline.runtime.held import Load
 from tests.unit.runtime_parts import MAIN, NOW, RETRY, delivery_of, eventually, new_buffer, new_job, record_of
 
 P0, P1, R0 = Partition(MAIN, 0), Partition(MAIN, 1), Partition(RETRY, 0)
-EMPTY = Load(0, 0, 0)
+EMPTY = Load(0, 0, 0, 0)
 
 
 def delivery(
@@ -449,9 +449,9 @@ class BufferMachine(RuleBasedStateMachine):
 
     @invariant()
     def figures_are_those_of_what_is_held(self) -> None:
-        main = [mine for mine in self.live if mine.partition != R0]
-        retries = len(self.live) - len(main)
-        assert self.buffer.load() == Load(len(main), sum(mine.record.size for mine in main), retries)
+        main = [mine.record.size for mine in self.live if mine.partition != R0]
+        retries = [mine.record.size for mine in self.live if mine.partition == R0]
+        assert self.buffer.load() == Load(len(main), sum(main), len(retries), sum(retries))
         assert self.buffer.in_flight() == len(self.flying)
         flying = [partition for partition in (P0, P1, R0) if not self.buffer.wait_landed([partition], 0)]
         assert set(flying) == {mine.partition for mine in self.flying}

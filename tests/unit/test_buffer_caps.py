@@ -109,4 +109,4 @@ def test_the_second_record_of_a_job_takes_no_place(buffer: Buffer) -> None:
     buffer.run_over(rest)
     assert taken(buffer) == [4, 1]
     buffer.done([*rest, second])
-    assert buffer.load() == (0, 0, 0)
+    assert buffer.load() == (0, 0, 0, 0)

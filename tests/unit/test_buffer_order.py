@@ -67,7 +67,7 @@ class TestOrder:
             assert take(buffer) == []
             buffer.done([first])
         assert buffer.take_commits() == {P0: 3}
-        assert buffer.load() == Load(0, 0, 0)
+        assert buffer.load() == Load(0, 0, 0, 0)
 
     def test_other_keys_tenants_and_partitions_go_on(self) -> None:
         buffer = filled(
@@ -158,7 +158,7 @@ class TestRebalance:
         buffer.forget([P0])
         buffer.wait_in_place([(running, 2, NOW)])
         assert take(buffer, NOW + 1) == []
-        assert (buffer.load(), buffer.aside()) == (Load(0, 0, 0), NOBODY)
+        assert (buffer.load(), buffer.aside()) == (Load(0, 0, 0, 0), NOBODY)
 
 
 class TestCounts:
@@ -176,7 +176,7 @@ class TestCounts:
         assert (buffer.load().jobs, buffer.aside().jobs) == (1, 1)
         buffer.done(take(buffer))
         buffer.done(take(buffer))
-        assert (buffer.load(), buffer.aside()) == (Load(0, 0, 0), NOBODY)
+        assert (buffer.load(), buffer.aside()) == (Load(0, 0, 0, 0), NOBODY)
 
     @pytest.mark.parametrize("end", ["done", "withdraw"])
     def test_retry_topics_keep_their_own_count(self, end: str) -> None:
@@ -257,7 +257,7 @@ class OrderMachine(RuleBasedStateMachine):
                 self.come_back(0, "done")
             self.pass_time()
         assert all(len(self.finished[p]) == len(self.log[p]) for p in self.log)
-        assert (self.buffer.load(), self.buffer.aside()) == (Load(0, 0, 0), NOBODY)
+        assert (self.buffer.load(), self.buffer.aside()) == (Load(0, 0, 0, 0), NOBODY)
 
 
 OrderMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -131,7 +131,7 @@ def test_a_record_of_a_settled_job_is_done_and_counted(bench: Bench, state: JobS
     assert bench.claim(record) == []
     assert bench.buffer.take_commits() == {P0: 2}
     assert bench.counts.seen == {"duplicates": 1}
-    assert bench.buffer.load() == (0, 0, 0)
+    assert bench.buffer.load() == (0, 0, 0, 0)
 
 
 def test_a_record_whose_job_runs_elsewhere_is_looked_at_again_later(bench: Bench) -> None:

@@ -316,7 +316,7 @@ class TestRebalances:
         bench.buffer.done([second])
         bench.intake.commit()
         assert bench.commits() == [({P0: 1}, True)], "never across assignments: Kafka would accept it"
-        assert bench.buffer.load() == (0, 0, 0)
+        assert bench.buffer.load() == (0, 0, 0, 0)
 
     def test_jobs_that_run_get_their_time_to_finish(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch

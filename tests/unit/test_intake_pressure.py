@@ -156,6 +156,20 @@ def test_a_mass_of_retries_stops_only_partitions_that_hold_more_than_their_share
     assert stage.consumer.paused == {Partition(HOURS, 0)}
 
 
+def test_retries_may_take_the_bytes_of_main_topics_once_more_and_those_of_another_tier_their_share() -> None:
+    stage = Stage(Limits(jobs=100, bytes=10_000, waiting=1_000), topics=(MAIN, RETRY, HOURS))
+    stage.publish(0, 100, topic=HOURS, wait=3600, job_type=MAIL)
+    stage.step(40)
+    assert stage.consumer.paused == {Partition(HOURS, 0)}
+    full = stage.buffer.load()
+    assert full.waiting < 20
+    assert 10_000 <= full.waiting_bytes < 12_000
+    stage.publish(0, 2, topic=RETRY, wait=5, job_type=MAIL)
+    assert stage.step(6) == 2
+    stage.publish(1, 3)
+    assert stage.step(6) == 3, "main topics go on"
+
+
 def test_a_mass_in_every_partition_takes_twice_the_room_at_most_and_goes_on_as_it_runs() -> None:
     stage = Stage(Limits(jobs=100, bytes=10**9, waiting=20), topics=(MAIN, RETRY, HOURS))
     stage.publish(0, 100, topic=HOURS, wait=3600, job_type=MAIL)
