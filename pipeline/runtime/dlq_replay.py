@@ -110,11 +110,11 @@ def run_replay(tools: Tools, task: Task, *, tell: Callable[[Progress], None] = l
     try:
         with tuned_interpreter(COLLECT_AFTER):
             run.report.state = run.through()
+        run.save(run.report.state)
     except PipelineError:
         with contextlib.suppress(StoreUnavailable):
             run.save(TaskState.FAILED)
         raise
-    run.save(run.report.state)
     tools.index.release(task.id)
     return run.report
 

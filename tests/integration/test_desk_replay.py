@@ -17,7 +17,7 @@ from pipeline.core.parked import ParkedRecord
 from pipeline.core.ports import Outgoing
 from pipeline.core.selection import Position, Selection
 from pipeline.core.state import JobState
-from pipeline.errors import PayloadTooLarge, PublishFailed, PublishUnknown
+from pipeline.errors import PayloadTooLarge, PublishFailed, PublishUnknown, StoreUnavailable
 from pipeline.runtime import dlq_doubt, dlq_replay
 from pipeline.runtime.dlq_tasks import TaskRefused
 from pipeline.runtime.onward import parked_letter
@@ -28,6 +28,14 @@ from tests.unit.foreign_letters import connect_headers, foreign_record, spring_h
 from tests.unit.letter_examples import MAIN, NOW, dead_record, job_id
 
 pytestmark = pytest.mark.servers
+
+
+# Nothing is put on record from the second batch of three on.
+FULL_DISK = """
+create function full_disk() returns trigger language plpgsql as
+    $$ begin raise exception 'the disk is full' using errcode = 'disk_full'; end $$;
+create trigger full_disk before insert on desk_outcomes for each row when (new."offset" >= 3) execute function full_disk()
+"""
 
 
 @pytest.fixture
@@ -207,6 +215,12 @@ def test_a_letter_that_lies_twice_in_the_topic_is_sent_once(world: World) -> Non
     assert world.replay().counts == {"copies": 1}
 
 
+@pytest.mark.usefixtures("small_batches")
+def test_a_copy_in_the_next_batch_is_known_before_the_first_one_is_on_record(world: World) -> None:
+    world.bury([*letters(3), dead_record(number=3, value=b"3"), *letters(2)])
+    assert world.replay().counts == {"copies": 3, "sent": 3}
+
+
 def test_a_letter_that_was_replayed_often_is_parked_and_goes_when_it_is_asked_for(world: World) -> None:
     world.bury([dead_record(replays=4), dead_record(number=2, replays=5, value=b"worn")])
     report = world.replay()
@@ -247,6 +261,23 @@ def test_a_replay_ends_when_nothing_of_a_batch_is_taken_and_goes_on_later(world:
     assert len(values(world)) == 6
     world.replay()
     assert sorted(values(world), key=str) == [b"%d" % n for n in range(1, 10)]
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_what_could_not_be_put_on_record_is_sent_again(world: World) -> None:
+    world.bury(letters(12))
+    world.execute(FULL_DISK)
+    task = world.begin()
+    with pytest.raises(StoreUnavailable, match="the disk is full"):
+        world.run(task)
+    assert world.index.tasks()[0].state is TaskState.FAILED
+    kept = [place for place, state in world.states().items() if state is LetterState.REPLAYED]
+    assert sorted(kept) == ["0:0", "0:1", "0:2"]
+    world.execute("drop trigger full_disk on desk_outcomes")
+    report = world.run(world.resume(task.id))
+    assert (report.state, report.counts) == (TaskState.DONE, {"sent": 12})
+    assert set(world.states().values()) == {LetterState.REPLAYED}
+    assert Counter(values(world)).keys() == {b"%d" % n for n in range(1, 13)}
 
 
 def test_a_replay_has_few_collections_of_garbage_and_leaves_them_as_they_were_however_it_ends(

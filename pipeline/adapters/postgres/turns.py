@@ -34,7 +34,7 @@ class Turns:
         Raises what `first` raises, and `StoreUnavailable`, also for the turn before. A turn whose forerunner failed fails, too,
         with the same.
         """
-        if self._under_way is not None and self._under_way.done():
+        if self.ended:
             self.finish()
         before, ready = self._under_way, threading.Event()
 
@@ -56,6 +56,11 @@ class Turns:
             if before is not None:
                 before.exception()  # waits for it: nothing is under way when this raises
             self.finish()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is under way."""
+        return self._under_way is None or self._under_way.done()
 
     def finish(self) -> None:
         """Wait for the last turn. Raises what it met, once."""
