@@ -1,4 +1,6 @@
-"""`python -m tests.faults`: the full tier, the random campaign, and docs/reliability.md. `python -m tests.faults load`: many jobs."""
+"""`python -m tests.faults`: the full tier, the random campaign, and docs/reliability.md. `python -m tests.faults load`: many jobs.
+
+`mutations` and `campaign` run these alone."""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["rows", "load", "mutations"], default="rows")
+    parser.add_argument("what", nargs="?", choices=["rows", "load", "mutations", "campaign"], default="rows")
     parser.add_argument("--rows", default="", metavar="1,2,...", help="only these rows, and no campaign")
     parser.add_argument("--jobs", type=int, default=FULL.jobs, help="of each scenario, or of the load")
     parser.add_argument("--outage", type=float, default=FULL.outage, help="seconds that outages last")
