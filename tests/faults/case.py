@@ -117,11 +117,11 @@ class Loaded(NamedTuple):
     sampler: OffsetSampler
     watch: Watch
 
-    def hold(self, count: int, gate: str = "go") -> list[Acked]:
+    def hold(self, count: int, gate: str = "go", *, tenant: str | None = None) -> list[Acked]:
         """So many jobs more, which run, and go on when the gate opens."""
         world = self.world
         tasks = [Task(name=f"{gate}-{number}", gate=gate) for number in range(count)]
-        jobs = world.publish(world.jobs.effect, tasks)
+        jobs = world.publish(world.jobs.effect, tasks, tenant=tenant)
         ids = self.ids(jobs)
         world.wait("these run", lambda: ids <= {run.job_id for run in world.executions()})
         return jobs
