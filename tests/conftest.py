@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import Iterator
 
 import pytest
 
 from tests.servers import TestServers, running_servers
+
+# A run in the background of a shell ignores Ctrl-C, and so would every process that a test starts and stops by it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

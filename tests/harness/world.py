@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -25,14 +24,15 @@ from pipeline.core.job import Record
 from pipeline.core.state import JobState
 from pipeline.core.story import JobStory
 from pipeline.core.topics import TopicNames
+from tests.harness.commands import Ended, run_command
 from tests.harness.jobs import Jobs, Policy, Task, declare, write_schemas
 from tests.harness.ledger import Acked, Execution, Ledger, executions_in
-from tests.harness.processes import ROOT, WorkerProcess
+from tests.harness.processes import WorkerProcess
 from tests.harness.sampler import OffsetSampler
 from tests.harness.waiting import wait_until
 from tests.servers import TestServers
 
-__all__ = ["DEFAULTS", "Effect", "Ended", "World"]
+__all__ = ["DEFAULTS", "Effect", "World"]
 
 TENANTS = tuple(f"tenant-{number}" for number in range(9))
 
@@ -62,14 +62,6 @@ class Effect(NamedTuple):
     token: int
     attempt: int
     pid: int
-
-
-class Ended(NamedTuple):
-    """A command that ended."""
-
-    code: int
-    out: str
-    err: str
 
 
 class World:
@@ -233,16 +225,7 @@ class World:
 
     def cli(self, *arguments: str, settings: Mapping[str, object] | None = None) -> Ended:
         """Run `pipeline ARGUMENTS` as a user does."""
-        ended = subprocess.run(
-            [sys.executable, "-m", "pipeline", *arguments],
-            env=self.environment(settings),
-            cwd=ROOT,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=60,
-            check=False,
-        )
-        return Ended(ended.returncode, ended.stdout, ended.stderr)
+        return run_command(arguments, self.environment(settings))
 
     def open(self, gate: str) -> None:
         """Let the tasks go on that wait for it."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import psycopg
@@ -32,22 +32,12 @@ from pipeline.core.job import Record
 from pipeline.core.ports import Outgoing
 from pipeline.core.topics import TopicNames, TopicSettings, declare
 from pipeline.demo.jobs import SendEmail
+from tests.harness.commands import Ended, run_command
 from tests.servers import TestServers
 from tests.unit.letter_examples import dead_record
 
 ROOT = Path(__file__).parents[2]
 TIERS = [0.2]
-
-
-class Ended(NamedTuple):
-    """A command that ended."""
-
-    code: int
-    out: str
-    err: str
-
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @dataclass
@@ -78,16 +68,7 @@ class DeskBench:
 
     def run(self, *arguments: str, **environment: str) -> Ended:
         """Run `pipeline ARGUMENTS`."""
-        ended = subprocess.run(
-            [sys.executable, "-m", "pipeline", *arguments],
-            env={**self.environment, **environment},
-            cwd=ROOT,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=60,
-            check=False,
-        )
-        return Ended(ended.returncode, ended.stdout, ended.stderr)
+        return run_command(arguments, {**self.environment, **environment})
 
     def dlq(self, *arguments: str, **environment: str) -> Ended:
         """Run `pipeline dlq ARGUMENTS` in this process, which is quicker. Our own errors are raised."""

@@ -22,8 +22,9 @@ from pipeline import (
     UnknownQueue,
     load_settings,
 )
+from tests.harness.commands import Ended
 from tests.harness.jobs import EFFECT, Task, declare
-from tests.harness.world import Ended, World
+from tests.harness.world import World
 from tests.servers import TestServers
 
 pytestmark = pytest.mark.servers

@@ -21,8 +21,9 @@ from pipeline.core.headers import parse_job
 from pipeline.core.job import Record
 from pipeline.core.topics import TopicSpec
 from pipeline.errors import InvalidJob, SchemaError
+from tests.harness.commands import Ended
 from tests.harness.waiting import wait_until
-from tests.integration.desk_bench import ROOT, DeskBench, Ended, payload
+from tests.integration.desk_bench import ROOT, DeskBench, payload
 from tests.servers import TestServers
 from tests.unit.foreign_letters import connect_headers, foreign_record, spring_headers
 from tests.unit.letter_examples import NOW, dead_record, job_id

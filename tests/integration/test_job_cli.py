@@ -12,7 +12,8 @@ from pipeline.core.claims import ClaimRequest, Settlement, Verdict
 from pipeline.core.outcome import Failure
 from pipeline.core.ports import WorkerInfo
 from pipeline.core.state import JobState
-from tests.integration.desk_bench import DeskBench, Ended
+from tests.harness.commands import Ended
+from tests.integration.desk_bench import DeskBench
 from tests.servers import TestServers
 from tests.unit.letter_examples import job_id
 
