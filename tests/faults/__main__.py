@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from tests.faults import rows
 from tests.faults.campaign import run_campaign
 from tests.faults.case import SCENARIOS
 from tests.faults.load_run import run_load
-from tests.faults.mutations import run_mutations
-from tests.faults.report import Result, load_results, save_results, write_report
+from tests.faults.mutants import MUTANTS
+from tests.faults.mutations import run_mutation
+from tests.faults.report import WITHOUT, Result, load_results, save_results, write_report
 from tests.faults.runner import add_run, commit
 from tests.faults.scale import FULL, QUICK, Scale
 from tests.faults.site import Site
@@ -42,7 +44,7 @@ def main() -> int:
     scale = QUICK if options.quick else replace(FULL, jobs=options.jobs, outage=options.outage)
     failed = False
     with tempfile.TemporaryDirectory(prefix="faults-") as name, Site(Path(name) / "site") as site:
-        for key in _names(options.what, wanted, minutes=options.campaign_minutes):
+        for key in _names(options.what, wanted, minutes=options.campaign_minutes, mutants=options.mutants):
             result = Result(
                 commit=commit(),
                 date=time.strftime("%Y-%m-%d"),
@@ -61,6 +63,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("what", nargs="?", choices=["rows", "load", "mutations", "campaign"], default="rows")
     parser.add_argument("--rows", default="", metavar="1,2,...", help="only these rows, and no campaign")
+    parser.add_argument(
+        "--mutants", nargs="*", default=[], choices=list(MUTANTS), metavar="NAME", help="only these mutations"
+    )
     parser.add_argument("--jobs", type=int, default=FULL.jobs, help="of each scenario, or of the load")
     parser.add_argument("--outage", type=float, default=FULL.outage, help="seconds that outages last")
     parser.add_argument("--seeds", default="", metavar="1,2,...", help="by default two drawn ones")
@@ -74,14 +79,15 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _names(what: str, wanted: set[int] | None, *, minutes: float) -> list[str]:
+def _names(what: str, wanted: set[int] | None, *, minutes: float, mutants: Sequence[str]) -> list[str]:
     """What is run: rows by their number, and the rest by name."""
+    mutations = [WITHOUT + name for name in mutants or MUTANTS]
     if what != "rows":
-        return [what]
+        return mutations if what == "mutations" else [what]
     numbers = sorted({each.row for each in SCENARIOS} & (wanted or {each.row for each in SCENARIOS}))
     return [
         *map(str, numbers),
-        *(["mutations"] if wanted is None else []),
+        *(mutations if wanted is None else []),
         *(["campaign"] if wanted is None and minutes else []),
     ]
 
@@ -92,8 +98,9 @@ def _run(
     if key == "load":
         run_load(result, site, jobs=options.jobs, seed=options.seeds[0], folder=folder / key)
         return
-    if key == "mutations":
-        run_mutations(result, site, seed=options.seeds[0], folder=folder / key)
+    if key.startswith(WITHOUT):
+        mutant = MUTANTS[key.removeprefix(WITHOUT)]
+        run_mutation(result, site, mutant, seed=options.seeds[0], folder=folder / mutant.name)
         return
     if key == "campaign":
         minutes, seed = options.campaign_minutes, options.seeds[0]

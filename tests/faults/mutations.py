@@ -6,34 +6,32 @@ from pathlib import Path
 
 from tests.faults.case import SCENARIOS, Scenario
 from tests.faults.matrix import NotHere
-from tests.faults.mutants import MARK, MUTANTS, Mutant, restore
+from tests.faults.mutants import MARK, Mutant, restore
 from tests.faults.report import Result
 from tests.faults.runner import first_line, run_scenario
 from tests.faults.scale import QUICK
 from tests.faults.site import Site
 
-__all__ = ["catch", "run_mutations", "scenario_for"]
+__all__ = ["catch", "run_mutation", "scenario_for"]
 
 _PATIENCE = 40.0  # seconds for jobs that may never end
 
 
-def run_mutations(result: Result, site: Site, *, seed: int, folder: Path) -> None:
-    """A remark for each protection: the row of its scenario, and what was found broken without it."""
-    result.seeds.append(seed)
-    for mutant in MUTANTS.values():
-        scenario = scenario_for(mutant)
-        result.runs += 1
-        print(f"without: {mutant.protection}", flush=True)
-        try:
-            broken = catch(mutant, site, seed=seed, folder=folder / mutant.name)
-        except NotHere as missing:
-            broken = f"not here: {missing}"
-        if not broken:
-            result.failures.append(f"{scenario} holds without this: {mutant.protection}")
-        print(f"  {broken or 'NOT CAUGHT'}", flush=True)
-        result.remarks.append(
-            f"| {mutant.protection} | {scenario.row} | {broken.replace('|', '/') or 'not caught'} |"
-        )
+def run_mutation(result: Result, site: Site, mutant: Mutant, *, seed: int, folder: Path) -> None:
+    """Put a remark to the result: the row of the scenario, and what was found broken without the protection."""
+    scenario = scenario_for(mutant)
+    result.runs, result.seeds = result.runs + 1, [*result.seeds, seed]
+    print(f"without: {mutant.protection}", flush=True)
+    try:
+        broken = catch(mutant, site, seed=seed, folder=folder)
+    except NotHere as missing:
+        broken = f"not here: {missing}"
+    if not broken:
+        result.failures.append(f"{scenario} holds without this: {mutant.protection}")
+    print(f"  {broken or 'NOT CAUGHT'}", flush=True)
+    result.remarks.append(
+        f"| {mutant.protection} | {scenario.row} | {broken.replace('|', '/') or 'not caught'} |"
+    )
 
 
 def catch(mutant: Mutant, site: Site, *, seed: int, folder: Path) -> str:

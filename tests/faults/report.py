@@ -10,12 +10,14 @@ from pathlib import Path
 from tests.faults.figures import Figures
 from tests.faults.matrix import MATRIX, MISSING
 
-__all__ = ["Result", "load_results", "save_results", "write_report"]
+__all__ = ["WITHOUT", "Result", "load_results", "save_results", "write_report"]
+
+WITHOUT = "without "  # in the names of results of mutations
 
 
 @dataclass
 class Result:
-    """All runs of one row, or of the campaign, or of the load."""
+    """All runs of one row, of one mutation, of the campaign, or of the load."""
 
     figures: Figures = field(default_factory=Figures)
     failures: list[str] = field(default_factory=list)
@@ -67,7 +69,7 @@ def write_report(path: Path, results: Mapping[str, Result], *, window: float) ->
         "|---|---|---|---|",
         *(_row(number, results.get(str(number))) for number in MATRIX),
         "",
-        *_mutations(results.get("mutations")),
+        *_mutations([each for name, each in results.items() if name.startswith(WITHOUT)]),
         *_apart("Random campaign", results.get("campaign")),
         *_apart("Load with kills", results.get("load")),
     ]
@@ -81,8 +83,8 @@ def _runs(results: Mapping[str, Result]) -> Sequence[str]:
         seeds = ", ".join(map(str, each.seeds))
         rows.setdefault(
             f"commit {each.commit}, {each.date}, {each.scale}" + (f", seeds {seeds}" if seeds else ""), []
-        ).append(name)
-    return [f"- {run}: {', '.join(sorted(names, key=_order))}" for run, names in rows.items()]
+        ).append("mutations" if name.startswith(WITHOUT) else name)
+    return [f"- {run}: {', '.join(sorted(set(names), key=_order))}" for run, names in rows.items()]
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -103,12 +105,17 @@ def _row(number: int, result: Result | None) -> str:
     return f"| {number} | {text} | fail | {failed}; {result.figures.text()} |"
 
 
-def _mutations(result: Result | None) -> Sequence[str]:
-    if result is None:
+def _mutations(results: Sequence[Result]) -> Sequence[str]:
+    if not results:
         return []
-    verdict = "Each was missed." if result.passed else "Not all were missed: " + "; ".join(result.failures)
+    failures = [failure for result in results for failure in result.failures]
+    verdict = "Each was missed." if not failures else "Not all were missed: " + "; ".join(failures)
     intro = f"Each protection was taken out of the running workers, and a scenario was to fail. {verdict}"
-    table = ["| without this | row | what was found |", "|---|---|---|", *result.remarks]
+    table = [
+        "| without this | row | what was found |",
+        "|---|---|---|",
+        *(remark for result in results for remark in result.remarks),
+    ]
     return ["## Without the protections", "", intro, "", *table, ""]
 
 
