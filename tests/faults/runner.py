@@ -58,7 +58,12 @@ def first_line(error: Exception) -> str:
 
 
 def commit() -> str:
-    """The code that is run."""
-    asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    found = subprocess.run(asked, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
-    return found.stdout.strip() or "unknown"
+    """The code that is run; the report, which the run itself writes, is none of it."""
+    name = _git("rev-parse", "--short", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/reliability.md")
+    return (name + ("-dirty" if changed else "")) or "unknown"
+
+
+def _git(*arguments: str) -> str:
+    found = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
+    return found.stdout.strip()
