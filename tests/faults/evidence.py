@@ -59,9 +59,7 @@ class Evidence:
             "with another number of effects than one": doubled,
             "effects of runs that did not complete the job": stale,
             "offsets that fell": find_fallen(self.samples),
-            "offsets that passed open jobs": find_passed(
-                self.world, self.samples, killed=self.killed, apart=self.apart
-            ),
+            "offsets that passed open jobs": find_passed(self.world, self.samples, apart=self.apart),
             "out of order": find_disorder(self.world, log),
             "acknowledged and not where they were said to be": find_false(self.world, log),
             "completed by another than the last holder": self._wrong_holders(),

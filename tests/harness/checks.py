@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
+from math import inf
 
 from pipeline.adapters.avro.events import decode_event
 from pipeline.core.headers import parse_job
@@ -95,15 +96,12 @@ def assert_runs(world: World, jobs: Iterable[Acked], *, attempts: Sequence[int] 
     assert not wrong, f"{len(wrong)} of {len(runs)} jobs ran otherwise than {list(attempts)}: {wrong}"
 
 
-def assert_offsets_held(world: World, samples: Sequence[Sample], *, killed: Collection[int] = ()) -> None:
-    """No committed offset ever fell, or passed a record of a main topic whose job no run had ended yet.
-
-    A run of a process that was `killed` or frozen may have ended without a word: just after it had completed its job.
-    """
+def assert_offsets_held(world: World, samples: Sequence[Sample]) -> None:
+    """No committed offset ever fell, or passed a record of a main topic whose job no run had ended yet."""
     assert samples, "no sample was taken"
     fallen = find_fallen(samples)
     assert not fallen, f"committed offsets fell: {fallen}"
-    passed = find_passed(world, samples, killed=killed)
+    passed = find_passed(world, samples)
     assert not passed, f"records were committed before their jobs had ended: {passed}"
 
 
@@ -119,11 +117,9 @@ def find_fallen(samples: Sequence[Sample]) -> list[str]:
     return fallen
 
 
-def find_passed(
-    world: World, samples: Sequence[Sample], *, killed: Collection[int] = (), apart: Collection[str] = ()
-) -> list[str]:
+def find_passed(world: World, samples: Sequence[Sample], *, apart: Collection[str] = ()) -> list[str]:
     """Samples in which the committed offset had passed a job, not one of those `apart`, that no run had ended yet."""
-    ends = _first_ends(world, killed)
+    ends = _first_ends(world)
     places: dict[Partition, list[Acked]] = defaultdict(list)
     for job in sorted(world.acked(), key=lambda job: job.offset):
         if job.job_id not in apart:
@@ -131,7 +127,7 @@ def find_passed(
     passed = []
     for partition, jobs in places.items():
         offsets = [job.offset for job in jobs]
-        latest = list(accumulate((ends.get(job.job_id, float("inf")) for job in jobs), max))
+        latest = list(accumulate((ends.get(job.job_id, inf) for job in jobs), max))
         for sample in samples:
             below = bisect_left(offsets, sample.committed.get(partition, 0))
             if below and latest[below - 1] > sample.answered_at:
@@ -139,17 +135,22 @@ def find_passed(
     return passed
 
 
-def _first_ends(world: World, killed: Collection[int]) -> dict[str, float]:
-    """A process that was killed or frozen may have completed a job and told of the end of its run never, or late."""
-    completed = set(
-        world.execute(f"select job_id::text, token from \"{world.name}\".jobs where state = 'completed'")
-    )
+def _first_ends(world: World) -> dict[str, float]:
+    """As the runs told of it, or as the store has it: one that was killed or frozen told never, or late."""
+    stored: dict[tuple[str, int], float] = {
+        (job_id, token): at
+        for job_id, token, at in world.execute(
+            "select job_id::text, token, extract(epoch from finished_at)::double precision"
+            f" from \"{world.name}\".jobs where state = 'completed' union all"
+            " select job_id::text, token, extract(epoch from finished_at)::double precision"
+            f" from \"{world.name}\".attempts where outcome <> 'lost'"
+        )
+    }
     ends: dict[str, float] = {}
     for run in world.executions():
-        unheard = run.pid in killed and (run.job_id, run.token) in completed
-        ended = run.started if unheard else run.ended
-        if ended:
-            ends[run.job_id] = min(ended, ends.get(run.job_id, ended))
+        ended = min(run.ended or inf, stored.get((run.job_id, run.token), inf), ends.get(run.job_id, inf))
+        if ended < inf:
+            ends[run.job_id] = ended
     return ends
 
 
