@@ -15,7 +15,8 @@ import psycopg
 from confluent_kafka import Consumer, Message
 
 from bench.jobs import app, plain_app, plain_render, render, requests
-from pipeline import load_settings, tuned_interpreter
+from bench.place import run_worker
+from pipeline import load_settings
 from pipeline.demo.jobs import RenderInvoice
 
 BATCH = 1000
@@ -137,9 +138,7 @@ def work(count: int, *, handler: str = "noop", store: bool = True, **settings: s
         worker.stop()
 
     threading.Thread(target=stop_when_done, daemon=True).start()
-    with tuned_interpreter():  # as `pipeline worker` does
-        code = worker.run()
-    assert code == 0, code
+    run_worker(worker)
     return {**meter.figures(), "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
@@ -196,8 +195,7 @@ def light(seconds: float, *, per_s: float) -> dict[str, float]:
         worker.stop()
 
     threading.Thread(target=publish_all, daemon=True).start()
-    with tuned_interpreter():
-        assert worker.run() == 0
+    run_worker(worker)
     ordered = sorted(waits)
     return {"p50_ms": ordered[len(ordered) // 2], "p99_ms": ordered[int(len(ordered) * 0.99)]}
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from bench.jobs import app, render
-from bench.place import Figures
+from bench.place import Figures, run_worker
 from pipeline import load_settings
 from pipeline.demo.jobs import RenderInvoice
 
@@ -56,7 +56,7 @@ def run(folder: str) -> Figures:
     app.configure(load_settings({"log.moves": "false"}))
     worker = app.worker()
     threading.Thread(target=watch, daemon=True).start()
-    assert worker.run() == 0
+    run_worker(worker)
     return {"jobs": count, "first": first, "last": last, "cpu": cpu_last - cpu_first}
 
 

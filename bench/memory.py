@@ -13,7 +13,7 @@ import psutil
 from confluent_kafka import Producer
 
 from bench.jobs import app, render
-from bench.place import Figures, Place, child, fresh_place, program
+from bench.place import Figures, Place, child, fresh_place, program, run_worker
 from pipeline import load_settings
 from pipeline.adapters.kafka.config import consumer_config, producer_config
 from pipeline.adapters.kafka.reader import KafkaReader
@@ -88,7 +88,7 @@ def drain(count: int) -> Figures:
                 worker.stop()
 
     worker = app.worker()
-    assert worker.run() == 0
+    run_worker(worker)
     return figures
 
 

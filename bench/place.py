@@ -17,8 +17,10 @@ from pipeline.adapters.kafka.admin import KafkaAdmin
 from pipeline.adapters.postgres.migrate import migrate
 from pipeline.app import Pipeline
 from pipeline.config import load_settings
+from pipeline.runtime.interpreter import tuned_interpreter
+from pipeline.runtime.worker import Worker
 
-__all__ = ["Figures", "Place", "child", "fresh_place", "program"]
+__all__ = ["Figures", "Place", "child", "fresh_place", "program", "run_worker"]
 
 Figures = dict[str, float]
 
@@ -95,3 +97,10 @@ def program(place: Place, module: str, *arguments: str) -> Figures:
             )
     figures: Figures = json.loads(done.stdout.splitlines()[-1])
     return figures
+
+
+def run_worker(worker: Worker) -> None:
+    """Run a worker until it is stopped, in a process that is set for it as `pipeline worker` sets its own."""
+    with tuned_interpreter():
+        code = worker.run()
+    assert code == 0, code

@@ -13,7 +13,7 @@ import threading
 import time
 
 from bench.jobs import TENANTS
-from bench.place import Place, program
+from bench.place import Place, program, run_worker
 from pipeline import Context, JobRequest, Pipeline, Retry
 from pipeline.demo.jobs import SendEmail
 
@@ -57,7 +57,7 @@ def _work(count: int) -> dict[str, float]:
         worker.stop()
 
     threading.Thread(target=drive, daemon=True).start()
-    assert worker.run() == 0
+    run_worker(worker)
     return _figures(late)
 
 
