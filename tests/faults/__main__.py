@@ -1,6 +1,7 @@
-"""`python -m tests.faults`: the full tier, the random campaign, and docs/reliability.md. `python -m tests.faults load`: many jobs.
+"""`python -m tests.faults`: all rows, the mutations, the random campaign, and docs/reliability.md.
 
-`mutations` and `campaign` run these alone."""
+With `load`, many jobs; with `mutations` or `campaign`, these alone.
+"""
 
 from __future__ import annotations
 

@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.harness.processes import ROOT
+
 __all__ = ["Ended", "run_command"]
 
-ROOT = Path(__file__).parents[2]
 LONGEST = 60
 
 
