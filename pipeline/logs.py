@@ -46,11 +46,12 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 
 class JsonFormatter(logging.Formatter):
-    """ts, level, logger, action, message, then the extra fields, then the error with its stack."""
+    """ts, pid, level, logger, action, message, then the extra fields, then the error with its stack."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
             "ts": _timestamp(record.created),
+            "pid": record.process,
             "level": record.levelname,
             "logger": record.name,
             "action": str(getattr(record, "action", "log")),
@@ -74,6 +75,7 @@ class TextFormatter(logging.Formatter):
         parts = [
             _timestamp(record.created),
             f"{record.levelname:<7}",
+            str(record.process),
             _escape(record.name),
             _escape(_message(record)),
             *fields,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -78,6 +79,7 @@ def test_a_line_is_one_json_object_with_the_extra_fields(stream: io.StringIO) ->
     (entry,) = entries(stream)
     assert entry.pop("ts").endswith("Z")
     assert entry == {
+        "pid": os.getpid(),
         "level": "WARNING",
         "logger": "a.b",
         "action": "lease_lost",
@@ -171,7 +173,7 @@ def test_setting_up_twice_writes_each_line_once() -> None:
     set_up("INFO", "text", second)
     logging.getLogger("x").info("once", extra={"n": 1, "text": "a b"})
     assert first.getvalue() == ""
-    assert second.getvalue().endswith(' INFO    x once n=1 text="a b"\n')
+    assert second.getvalue().endswith(f' INFO    {os.getpid()} x once n=1 text="a b"\n')
 
 
 def test_warnings_become_lines_too(stream: io.StringIO) -> None:
