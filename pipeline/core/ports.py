@@ -165,7 +165,7 @@ class JobConsumer(Protocol):
     def commit(self, offsets: Mapping[Partition, int], *, wait: bool) -> bool:
         """Commit next offsets. Without `wait` failures show in the next call's `failed_commits`.
 
-        With `wait`: True when the broker accepted all of them.
+        With `wait`: True when the broker accepted all of them, and whatever was under way of the partitions that are owned.
         """
         ...
 

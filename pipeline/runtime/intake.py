@@ -104,7 +104,7 @@ class Intake:
         offsets: dict[Partition, int] = {}
         while self._sealed and self._events.acknowledged(self._sealed[0][0], timeout=patience):
             offsets |= self._sealed.popleft()[1]
-        if offsets and not self._consumer.commit(offsets, wait=wait):
+        if (offsets or wait) and not self._consumer.commit(offsets, wait=wait):
             self._buffer.commit_failed(offsets)
 
     def drain(self) -> None:

@@ -309,3 +309,19 @@ def test_a_commit_that_is_sent_again_after_a_reset_does_not_undo_a_newer_one(
         until(is_committed, member)
         rest(member, seconds=3)
         assert [*seen, committed(kafka, group, topic)] == sorted([*seen, 40])
+
+
+def test_a_commit_that_is_waited_for_takes_along_the_one_that_is_under_way(
+    kafka: ProxiedKafka, topic: str
+) -> None:
+    group = uuid.uuid4().hex
+    partition = Partition(topic, 0)
+    member = Member(consumer(kafka.proxied, group))
+    with closing(member.consumer):
+        member.consumer.subscribe([topic], member)
+        until(lambda: partition in member.owned, member)
+        lost = kafka.proxy.trap(kafka_request(OFFSET_COMMIT), loss=Loss.REQUEST)
+        member.consumer.commit({partition: 5}, wait=False)
+        until(lost.is_sprung, member)
+        assert member.consumer.commit({}, wait=True)
+        assert committed(kafka, group, topic) == 5

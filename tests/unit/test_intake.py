@@ -293,7 +293,7 @@ class TestCommitting:
     def test_without_anything_done_nothing_is_committed(self, bench: Bench) -> None:
         bench.intake.step()
         bench.intake.commit()
-        assert bench.commits() == []
+        assert not any(offsets for offsets, _ in bench.commits())
 
 
 class TestRebalances:
@@ -315,7 +315,9 @@ class TestRebalances:
         assert P0 not in bench.buffer.assigned()
         bench.buffer.done([second])
         bench.intake.commit()
-        assert bench.commits() == [({P0: 1}, True)], "never across assignments: Kafka would accept it"
+        assert bench.commits() == [({P0: 1}, True), ({}, True)], (
+            "never across assignments: Kafka would accept it"
+        )
         assert bench.buffer.load() == (0, 0, 0, 0)
 
     def test_jobs_that_run_get_their_time_to_finish(

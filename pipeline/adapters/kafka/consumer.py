@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from pipeline.adapters.kafka.commits import CommitsUnderWay
 from pipeline.adapters.kafka.config import Conf, construct, is_cooperative
 from pipeline.adapters.kafka.failures import ClientLog, describe, logger
 from pipeline.adapters.kafka.forgotten import ForgottenCluster
@@ -38,7 +39,6 @@ _REFUSED = frozenset(
     }
 )
 
-_ANSWER_SECONDS = 60.0  # what librdkafka gives a request; then its answer is not waited for any more
 _REST = 0.005  # seconds between looks whether partitions are to go on
 
 
@@ -62,7 +62,7 @@ class KafkaJobConsumer:
             Partition, int
         ] = {}  # next offset to commit, as far as known: where lag counts from
         self._failed: list[Partition] = []
-        self._under_way: dict[Partition, float] = {}  # commits that nobody waits for, by when they were sent
+        self._under_way = CommitsUnderWay()
         self._error: BaseException | None = None  # raised by the listener or found in an event
         self._fetched: list[Message] = []
         self._pauses = Pauses()
@@ -125,35 +125,38 @@ class KafkaJobConsumer:
         """See `JobConsumer.commit`."""
         owned = {partition: offset for partition, offset in offsets.items() if partition in self._assigned}
         self._note_failed(offsets.keys() - owned.keys(), "this member does not own it")
-        if not owned:
-            return not offsets
-        if not wait and not (owned := self._without_those_under_way(owned)):
+        if not wait:
+            self._commit_soon(owned)
             return True
-        asked = [TopicPartition(topic, number, offset) for (topic, number), offset in owned.items()]
+        return self._commit_now(self._under_way.with_last(owned)) and len(owned) == len(offsets)
+
+    def _commit_soon(self, offsets: dict[Partition, int]) -> None:
+        now = time.monotonic()
+        busy = self._under_way.busy(offsets, now)
+        self._failed += busy  # the caller asks again
+        free = {partition: offset for partition, offset in offsets.items() if partition not in busy}
+        if not free:
+            return
         try:
-            if not wait:
-                self._consumer.commit(offsets=asked, asynchronous=True)
-                self._under_way.update(dict.fromkeys(owned, time.monotonic()))
-                return True
+            self._consumer.commit(offsets=_asked(free), asynchronous=True)
+        except KafkaException as error:
+            self._note_failed(free, describe(error))
+        else:
+            self._under_way.sent(free, now)
+
+    def _commit_now(self, offsets: dict[Partition, int]) -> bool:
+        if not offsets:
+            return True
+        asked = _asked(offsets)
+        try:
             # A commit that is waited for has no bound of its own, and is tried again inside until the broker is back:
             # whether the coordinator answers is found out first.
             self._consumer.committed(asked[:1], timeout=self._timeout)
             answered = self._consumer.commit(offsets=asked, asynchronous=False)
         except KafkaException as error:
-            self._note_failed(owned, describe(error))
+            self._note_failed(offsets, describe(error))
             return False
-        return self._settle_commit(answered) and len(owned) == len(offsets)
-
-    def _without_those_under_way(self, owned: dict[Partition, int]) -> dict[Partition, int]:
-        """Leave out those with a commit under way: the caller asks again.
-
-        The client sends a commit again when its connection breaks. With a newer one sent meanwhile it would arrive as
-        the last, and Kafka would let the offset fall.
-        """
-        long_ago = time.monotonic() - _ANSWER_SECONDS
-        held = [partition for partition in owned if self._under_way.get(partition, long_ago) > long_ago]
-        self._failed += held
-        return {partition: offset for partition, offset in owned.items() if partition not in held}
+        return self._settle_commit(answered)
 
     def failed_commits(self) -> list[Partition]:
         """See `JobConsumer.failed_commits`."""
@@ -260,12 +263,12 @@ class KafkaJobConsumer:
             logger.warning("partitions lost: %s", partitions, extra={"action": "partitions_lost"})
             self._tell("on_lost", partitions)
 
-    def _forget(self, partitions: Iterable[Partition]) -> None:
+    def _forget(self, partitions: list[Partition]) -> None:
         self._pauses.forget(partitions)
         for partition in partitions:
             self._assigned.discard(partition)
             self._behind_from.pop(partition, None)
-            self._under_way.pop(partition, None)
+        self._under_way.answered(partitions)
 
     def _tell(self, event: str, partitions: list[Partition]) -> None:
         if self._listener is None:
@@ -288,8 +291,7 @@ class KafkaJobConsumer:
 
     def _on_commit(self, error: KafkaError | None, answered: list[TopicPartition]) -> None:
         """The end of a commit that nobody waited for; called inside poll and consume."""
-        for partition in _partitions(answered):
-            self._under_way.pop(partition, None)
+        self._under_way.answered(_partitions(answered))
         if error is not None and error.code() != KafkaError._NO_OFFSET:  # noqa: SLF001
             self._note_failed(_partitions(answered), describe(error))
         else:
@@ -364,6 +366,10 @@ class KafkaJobConsumer:
 
     def _of_ours(self, partitions: Iterable[Partition]) -> list[TopicPartition]:
         return [TopicPartition(*partition) for partition in partitions if partition in self._assigned]
+
+
+def _asked(offsets: Mapping[Partition, int]) -> list[TopicPartition]:
+    return [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
 
 
 def _partitions(given: Iterable[TopicPartition]) -> list[Partition]:

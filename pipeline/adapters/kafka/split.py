@@ -45,7 +45,7 @@ class SplitConsumer:
     def commit(self, offsets: Mapping[Partition, int], *, wait: bool) -> bool:
         accepted = True
         for consumer, own in self._each(list(offsets), _topic):
-            if own and not consumer.commit({partition: offsets[partition] for partition in own}, wait=wait):
+            if (own or wait) and not consumer.commit({each: offsets[each] for each in own}, wait=wait):
                 accepted = False
         return accepted
 
