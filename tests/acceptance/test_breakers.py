@@ -243,7 +243,7 @@ def test_a_flood_of_dead_letters_is_stopped_and_told(new_dependency: NewDependen
     needed.set("permanent")
     jobs = needed.publish(1500, seconds=0.002)
     worker = needed.start_worker(worker__http_port=0)
-    needed.wait_state(BreakerState.OPEN)
+    world.wait("it is told", lambda: worker.said("breaker_open"))
     (told,) = worker.said("breaker_open")
     assert (told["level"], told["reason"]) == ("CRITICAL", "dlq_flood")
     world.wait("probes died too", lambda: len(worker.said("breaker_half_open")) >= 2)

@@ -187,6 +187,7 @@ def test_an_effect_is_there_once_when_its_worker_is_frozen_at_any_step_and_wakes
         lambda: all(run.ended for run in steps.executions() if run.token == 1),
     )
     late = {case.job.job_id for case in cases if case.step in ("claimed", "begun", "written")}
+    steps.wait("the refusals are told", lambda: len(victim.said("transaction_refused")) >= len(late))
     assert {entry["job_id"] for entry in victim.said("transaction_refused")} == late
     assert victim.stop() == 0, victim.tail()
     steps.wait_committed()

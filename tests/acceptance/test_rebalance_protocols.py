@@ -156,7 +156,7 @@ def test_a_member_that_dies_or_freezes_under_load_costs_its_jobs_a_run_and_nothi
     assert_one_effect_each(world)
     assert_offsets_held(world, sampler.samples)
     if fault is freeze:
-        assert victim.said("lost") or victim.said("revoked")
+        world.wait("it is told", lambda: victim.said("lost") or victim.said("revoked"))
         _check_refusals(victim)
     assert_clean_end(world)
 
@@ -209,19 +209,34 @@ def test_a_long_job_stays_with_its_worker_when_its_partition_moves_on(
     assert_clean_end(world)
 
 
+def _all(entries: Sequence[dict[str, object]]) -> set[str]:
+    return {name for entry in entries for name in entry["partitions"]}  # type: ignore[attr-defined]
+
+
 def _main(entries: Sequence[dict[str, object]]) -> set[str]:
     """Partitions of main topics that were assigned."""
-    named = [name for entry in entries for name in entry["partitions"]]  # type: ignore[attr-defined]
-    return {name for name in named if ".normal/" in name}
+    return {name for name in _all(entries) if ".normal/" in name}
 
 
 def _owned(worker: WorkerProcess) -> set[str]:
-    """The partitions of main topics that it has now."""
+    """The partitions that it has now."""
     owned: set[str] = set()
     entries = [*worker.said("assigned"), *worker.said("revoked")]
     for entry in sorted(entries, key=lambda entry: str(entry["ts"])):
-        owned = owned | _main([entry]) if entry["action"] == "assigned" else owned - _main([entry])
+        owned = owned | _all([entry]) if entry["action"] == "assigned" else owned - _all([entry])
     return owned
+
+
+def _share(world: World, *workers: WorkerProcess) -> None:
+    """Each has some partitions of main topics and some of retry topics, and together they have them all."""
+    wanted = {f"{place.topic}/{place.number}" for place in world.admin.end_offsets(world.topics)}
+
+    def is_shared() -> bool:
+        shares = [_owned(worker) for worker in workers]
+        kinds = [{".normal/" in name for name in share} for share in shares]
+        return set().union(*shares) == wanted and all(kind == {True, False} for kind in kinds)
+
+    world.wait("they share all partitions", is_shared)
 
 
 def _of(world: World, jobs: Sequence[Acked]) -> list[Execution]:
@@ -238,11 +253,13 @@ def test_a_static_member_that_is_back_in_time_finds_its_partitions_and_disturbs_
         first = world.start_worker(worker__static_member_id="one")
         second = world.start_worker(worker__static_member_id="two")
         works(world, first, second)
+        _share(world, first, second)
         before = _owned(first)
         seen = len(second.said("assigned")), len(second.said("revoked"))
         assert first.stop() == 0
         again = world.start_worker(worker__static_member_id="one")
         works(world, again, second)
+        _share(world, again, second)
         assert (len(second.said("assigned")), len(second.said("revoked"))) == seen
         assert _owned(again) == before
     world.wait_ended()
