@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -80,6 +81,10 @@ def is_alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
+def _told(caplog: pytest.LogCaptureFixture, action: str) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if getattr(record, "action", "") == action]
+
+
 Start = Callable[..., Stage]
 
 
@@ -114,18 +119,21 @@ def test_a_member_that_dies_is_replaced_and_the_others_are_left_alone(
     second = stage.wait_started(2)
     assert is_alive(second)
     assert stage.pids(1) == [other]
-    (record,) = [r for r in caplog.records if getattr(r, "action", "") == "member_died"]
+    (record,) = _told(caplog, "member_died")
     assert (record.__dict__["exit_code"], record.__dict__["member_pid"]) == (-number, first)
     assert number.name in record.getMessage()
     stage.supervisor.stop()
     assert stage.end() == 0
 
 
-def test_one_that_keeps_dying_is_started_later_and_later(start: Start) -> None:
+def test_one_that_keeps_dying_is_started_later_and_later(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     began = time.monotonic()
     stage = start(FAILING)
     stage.wait_started(5)
     assert time.monotonic() - began >= 0.2 + 0.4 + 0.8 + 1.6
+    wait_until(lambda: len(_told(caplog, "member_died")) == 5, "the fifth has died")
     stage.supervisor.stop()
     assert stage.end() == 0
 
