@@ -51,6 +51,8 @@ def main() -> int:
                 date=time.strftime("%Y-%m-%d"),
                 scale=_told(scale) if key.isdigit() else "as told below",
             )
+            if options.more:
+                result = _continued(results.get(key), result)
             _run(key, result, site, scale, options, Path(name))
             results[key] = result
             failed = failed or not result.passed
@@ -58,6 +60,12 @@ def main() -> int:
             write_report(REPORT, results, window=scale.window)
     print(f"{'some promises were broken' if failed else 'all promises held'}: {REPORT.relative_to(ROOT)}")
     return int(failed)
+
+
+def _continued(earlier: Result | None, result: Result) -> Result:
+    """What was measured before with the same code at the same scale: the new runs are added to it."""
+    same = earlier is not None and (earlier.commit, earlier.scale) == (result.commit, result.scale)
+    return earlier if earlier is not None and same else result
 
 
 def _options() -> argparse.Namespace:
@@ -72,6 +80,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", default="", metavar="1,2,...", help="by default two drawn ones")
     parser.add_argument("--campaign-minutes", type=float, default=15)
     parser.add_argument("--quick", action="store_true", help="at the scale of the test suite")
+    parser.add_argument(
+        "--more",
+        action="store_true",
+        help="add to earlier runs of the same commit and scale, with other seeds",
+    )
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs have measured")
     options = parser.parse_args()
     options.seeds = [int(seed) for seed in options.seeds.split(",") if seed] or [

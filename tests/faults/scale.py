@@ -22,4 +22,4 @@ class Scale:
 
 
 QUICK = Scale(jobs=200, rate=50, tenants=8, warm_up=1, steady=2, window=2, outage=5, storm=12)
-FULL = Scale(jobs=20_000, rate=250, tenants=8, warm_up=5, steady=10, window=10, outage=60, storm=60)
+FULL = Scale(jobs=20_000, rate=500, tenants=8, warm_up=5, steady=10, window=10, outage=60, storm=60)
