@@ -47,13 +47,18 @@ def a_worker_is_killed_while_its_handlers_run(case: Case) -> None:
 def _owner_of_two(loaded: Loaded) -> tuple[int, int, int]:
     """A process, and two partitions of the main topic that it has: of three partitions, one of two workers has two."""
 
-    def found() -> list[int]:
-        return [pid for pid, count in Counter(loaded.owners().values()).items() if count > 1]
+    found: list[tuple[int, int, int]] = []
 
-    loaded.world.wait("a worker has two partitions", found)
-    pid = found()[0]
-    first, second, *_ = [partition for partition, owner in loaded.owners().items() if owner == pid]
-    return pid, first, second
+    def is_found() -> bool:
+        owners = loaded.owners()
+        for pid in set(owners.values()):
+            own = [partition for partition, owner in owners.items() if owner == pid]
+            if len(own) > 1:
+                found.append((pid, own[0], own[1]))
+        return bool(found)
+
+    loaded.world.wait("a worker has two partitions", is_found)
+    return found[0]
 
 
 def _tenant_in(world: World, partition: int) -> str:
