@@ -25,7 +25,7 @@ class Deed(BaseModel):
 
 app = Pipeline()
 deed = app.job_type("unit.deed", Deed, executor="process", permanent=(LookupError,))
-short = app.job_type("unit.short", Deed, executor="process", timeout=0.3)
+short = app.job_type("unit.short", Deed, executor="process", timeout=2.0)
 coroutine = app.job_type("unit.coroutine", Deed, timeout=0.5)
 
 
