@@ -57,14 +57,16 @@ def test_they_are_put_back_after_an_error_too() -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    def open_files() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
+    def open_files() -> set[Path]:
+        return set(Path("/proc/self/fd").iterdir())
 
-    files, threads = open_files(), threading.active_count()
+    files, threads = open_files(), set(threading.enumerate())
     for _ in range(3):
         with stop_on_signals(Stops()):
             send(signal.SIGTERM)
-    assert (open_files(), threading.active_count()) == (files, threads)
+    # What other tests have left may end meanwhile.
+    assert open_files() <= files
+    assert set(threading.enumerate()) <= threads
 
 
 def test_a_signal_while_the_main_thread_holds_a_lock_that_stopping_takes_blocks_nobody() -> None:
