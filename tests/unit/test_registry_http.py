@@ -112,8 +112,8 @@ def test_nobody_there_fails_at_once() -> None:
         taken.bind(("127.0.0.1", 0))  # bound but not listening: refused
         started = time.monotonic()
         with pytest.raises(RegistryUnavailable, match="refused"):
-            client(f"http://127.0.0.1:{taken.getsockname()[1]}").find(ID)
-        assert time.monotonic() - started < 2
+            client(f"http://127.0.0.1:{taken.getsockname()[1]}", timeout=60.0).find(ID)
+        assert time.monotonic() - started < 30
 
 
 def test_a_server_that_accepts_and_says_nothing_is_given_up() -> None:
@@ -124,17 +124,19 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up() -> None:
 
 
 def test_a_server_that_sends_byte_by_byte_is_given_up() -> None:
+    dripped: list[bytes] = []
+
     def drip(request: BaseHTTPRequestHandler) -> None:
         request.send_response(200)
         request.send_header("Content-Length", "100000")
         request.end_headers()
         for _ in range(200):
             request.wfile.write(b" ")
+            dripped.append(b" ")
             threading.Event().wait(0.05)
 
-    started = time.monotonic()
-    unavailable(drip, "takes too long", timeout=0.5)
-    assert time.monotonic() - started < 5
+    unavailable(drip, "takes too long", timeout=2.0)
+    assert len(dripped) < 200, "it waited for all of them"
 
 
 def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
