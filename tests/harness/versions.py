@@ -45,8 +45,10 @@ _FIELDS: tuple[dict[str, Any], ...] = (
 
 
 def write_versions(folder: Path, newest: int, *, namespace: str) -> Path:
-    """The schemas that a build of that version has."""
-    (folder / GREET).mkdir(parents=True, exist_ok=True)
+    """The schemas that a build of that version has. Written once: a worker may be reading them."""
+    if folder.exists():
+        return folder
+    (folder / GREET).mkdir(parents=True)
     for number in range(1, newest + 1):
         schema = {"type": "record", "name": "Greet", "namespace": namespace, "fields": _FIELDS[:number]}
         (folder / GREET / f"v{number}.avsc").write_text(json.dumps(schema))
