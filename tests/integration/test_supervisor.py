@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -69,7 +70,8 @@ class Stage:
             self.supervisor.stop()
         for number in range(len(self._files)):
             for pid in filter(is_alive, self.pids(number)):
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         self._thread.join(30)
 
 
@@ -78,7 +80,9 @@ def _lines(file: Path) -> list[str]:
 
 
 def is_alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    with suppress(psutil.NoSuchProcess):  # also when it goes while it is looked at
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _told(caplog: pytest.LogCaptureFixture, action: str) -> list[logging.LogRecord]:
