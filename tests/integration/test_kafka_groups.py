@@ -50,8 +50,8 @@ class Cluster:
             closing(KafkaJobProducer(producer_config(self.bootstrap, linger_ms=0)))
         )
 
-    def consumer(self, extra: Mapping[str, str] | None = None) -> KafkaJobConsumer:
-        config = consumer_config(self.bootstrap, group=self.group, session_timeout=6, extra=extra or {})
+    def consumer(self, extra: Mapping[str, str] | None = None, *, session: float = 6) -> KafkaJobConsumer:
+        config = consumer_config(self.bootstrap, group=self.group, session_timeout=session, extra=extra or {})
         return self.clients.enter_context(closing(KafkaJobConsumer(config)))
 
     def committed(self, topic: str) -> dict[Partition, int]:
@@ -170,14 +170,15 @@ def test_a_topic_that_is_deleted_ends_the_polling_loudly(cluster: Cluster) -> No
 
 def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(cluster: Cluster) -> None:
     topic = cluster.topic(4)
-    other = Member(cluster.consumer())
+    # So long that a busy machine, too, is back within it.
+    other = Member(cluster.consumer(session=60))
     other.consumer.subscribe([topic], other)
-    fixed = Member(cluster.consumer({"group.instance.id": "one"}))
+    fixed = Member(cluster.consumer({"group.instance.id": "one"}, session=60))
     fixed.consumer.subscribe([topic], fixed)
     until(lambda: len(fixed.owned) == len(other.owned) == 2, fixed, other)
     had, events = set(fixed.owned), len(other.events)
     fixed.consumer.close()
-    again = Member(cluster.consumer({"group.instance.id": "one"}))
+    again = Member(cluster.consumer({"group.instance.id": "one"}, session=60))
     again.consumer.subscribe([topic], again)
     until(lambda: again.owned == had, again, other)
     assert len(other.events) == events
