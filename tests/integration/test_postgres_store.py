@@ -166,7 +166,7 @@ class TestOutages:
     def test_a_call_that_the_server_does_not_answer_in_time_is_given_up(
         self, dsn: str, unique: str, blocker: Connection
     ) -> None:
-        store = PostgresJobStore(dsn, schema=unique, statement_timeout=0.2)
+        store = PostgresJobStore(dsn, schema=unique, statement_timeout=2)
         beat(store, "a")
         (job_id,) = new_ids(1)
         with blocker.transaction():
