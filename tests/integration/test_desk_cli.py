@@ -88,8 +88,8 @@ def test_a_replay_that_is_killed_goes_on_where_it_was_and_every_job_runs_once(
     bench: DeskBench, tmp_path: Path
 ) -> None:
     bury(bench, 400)
-    with running(bench, "dlq", "replay", "--all", "--execute", "--rate", "100", "--why", "a fix") as process:
-        wait_until(lambda: len(bench.replayed()) > 60, "the replay is under way")
+    with running(bench, "dlq", "replay", "--all", "--execute", "--rate", "20", "--why", "a fix") as process:
+        wait_until(lambda: len(bench.replayed()) > 20, "the replay is under way")
         process.send_signal(signal.SIGKILL)
         process.wait(10)
     before = len(bench.replayed())
@@ -102,9 +102,8 @@ def test_a_replay_that_is_killed_goes_on_where_it_was_and_every_job_runs_once(
     assert (resumed.code, resumed.out) == (0, "replayed: 400 (task 1)\n")
     sent = replayed_ids(bench)
     assert set(sent) == {(job_id(n), 1) for n in range(1, 401)}
-    assert (
-        sent.total() <= 400 + 20
-    )  # what the killed process had sent and not marked, which is one batch at most
+    # What the killed process had sent and not marked: one batch, and the one before if that was being marked.
+    assert sent.total() <= 400 + 2 * 4
 
     with bench.worker("tests.integration.desk_jobs", tmp_path / "log", DESK_BUG=str(tmp_path / "none")):
         wait_until(lambda: bench.job_states() == {"completed": 400}, "every job has run")
@@ -128,7 +127,7 @@ def test_two_replays_at_once_share_the_letters(bench: DeskBench) -> None:
 
 def test_ctrl_c_ends_after_the_batch_and_says_how_to_go_on(bench: DeskBench) -> None:
     bury(bench, 300)
-    with running(bench, "dlq", "replay", "--all", "--execute", "--rate", "50") as process:
+    with running(bench, "dlq", "replay", "--all", "--execute", "--rate", "10") as process:
         wait_until(lambda: len(bench.replayed()) > 10, "the replay is under way")
         process.send_signal(signal.SIGINT)
         stopped = end(process)
@@ -163,7 +162,9 @@ def test_a_rate_is_kept(bench: DeskBench) -> None:
 def test_it_holds_back_while_nobody_works_and_tells_machines_why_in_json(bench: DeskBench) -> None:
     bury(bench, 500)
     with running(bench, "dlq", "replay", "--all", "--execute", "--max-lag", "50") as process:
-        line = json.loads(process.stderr.readline())  # type: ignore[union-attr]
+        # A slow start may be told of before it holds back.
+        lines = map(json.loads, process.stderr)  # type: ignore[arg-type]
+        line = next(each for each in lines if "holding" in each)
         process.send_signal(signal.SIGINT)
         stopped = end(process)
     assert stopped.code == 130
