@@ -101,5 +101,9 @@ class WorkerProcess:
         entries = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [entry for entry in entries if entry.get("action") == action]
 
+    def has_started(self) -> bool:
+        """Whether it has told so, in a log of whatever form: before that a SIGTERM just ends it."""
+        return "worker started" in self._log.read_text(errors="replace")
+
     def tail(self, characters: int = 4000) -> str:
         return f"--- {self._log.name}\n{self._log.read_text(errors='replace')[-characters:]}"
