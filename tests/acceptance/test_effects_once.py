@@ -120,7 +120,7 @@ def wait_all_stopped(world: World, cases: list[Case]) -> None:
         states = world.states()
         return (
             wanted <= there
-            and all(states[job_id] is JobState.COMPLETED for job_id in settled)
+            and all(states.get(job_id) is JobState.COMPLETED for job_id in settled)
             and all(len(waiting(world, number)) == len(LANES) for number in range(len(AT_COMMIT)))
         )
 
