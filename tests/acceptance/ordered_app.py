@@ -26,12 +26,16 @@ BASE = 0.4
 
 
 class Entry(BaseModel):
-    """The `number`th entry of an account. Its first `fails` attempts fail; each run takes `seconds`."""
+    """The `number`th entry of an account. Its first `fails` attempts fail; each run takes `seconds`.
+
+    With a `gate` each attempt waits first until the file `<gate>-<attempt>` exists.
+    """
 
     account: str
     number: int
     fails: int = 0
     seconds: float = 0.0
+    gate: str = ""
 
 
 app = Pipeline()
@@ -50,9 +54,9 @@ class ToldToFail(Exception):
 
 @app.handler(ORDERED)
 def post(entry: Entry, ctx: Context) -> None:
-    executions = Ledger(Path(os.environ["HARNESS_FOLDER"]) / "executions")
+    folder = Path(os.environ["HARNESS_FOLDER"])
     with note_run(
-        executions,
+        Ledger(folder / "executions"),
         job_id=ctx.job_id,
         job_type=ctx.job.job_type,
         name=f"{entry.account}/{entry.number}",
@@ -61,6 +65,8 @@ def post(entry: Entry, ctx: Context) -> None:
         pid=os.getpid(),
     ):
         time.sleep(entry.seconds)
+        while entry.gate and not (folder / f"{entry.gate}-{ctx.attempt}").exists():
+            time.sleep(0.02)
         if ctx.attempt <= entry.fails:
             raise ToldToFail
         with ctx.transaction() as tx:
@@ -82,6 +88,7 @@ def prepare(world: World) -> None:
         {"name": "number", "type": "int"},
         {"name": "fails", "type": "int", "default": 0},
         {"name": "seconds", "type": "double", "default": 0.0},
+        {"name": "gate", "type": "string", "default": ""},
     ]
     schema = {"type": "record", "name": "Entry", "namespace": "tests.acceptance", "fields": fields}
     (world.folder / "schemas" / ORDERED.name).mkdir(parents=True)

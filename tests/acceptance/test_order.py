@@ -125,11 +125,19 @@ def test_a_job_that_dies_lets_the_next_of_its_key_go(ordered: World) -> None:
 def test_the_next_owner_of_the_partition_keeps_the_wait_the_attempt_and_the_order(ordered: World) -> None:
     world = ordered
     first = start(world)
-    # The second failure is followed by a wait of 0.8 s, and the partition moves in the middle of it.
-    entries = [Entry(account="a", number=n, fails=2 if n == 0 else 0) for n in range(3)]
+    # The second failure is followed by a wait of 0.8 s. Its worker leaves as it fails, so the partition moves in the middle of it.
+    entries = [
+        Entry(account="a", number=0, fails=2, gate="go"),
+        *(Entry(account="a", number=n) for n in (1, 2)),
+    ]
     acked = publish(world, entries)
-    world.wait("it has failed twice", lambda: [run.ended > 0 for run in runs_of(world, "a/0")] == [True] * 2)
-    assert first.stop() == 0
+    world.open("go-1")
+    world.wait("its second attempt runs", lambda: len(runs_of(world, "a/0")) == 2)
+    first.terminate()
+    world.wait("it drains", lambda: first.said("draining"))
+    world.open("go-2")
+    assert first.wait() == 0
+    world.open("go-3")
     second = start(world)
     world.wait_ended()
     world.wait_committed()
