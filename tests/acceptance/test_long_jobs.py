@@ -12,6 +12,7 @@ from tests.harness.checks import (
     assert_one_effect_each,
     assert_runs,
 )
+from tests.harness.group import wait_shared
 from tests.harness.jobs import Task
 from tests.harness.processes import WorkerProcess
 
@@ -24,7 +25,7 @@ LONG = 15.0  # and longer than the lease, too
 def test_jobs_longer_than_the_poll_interval_run_once_while_others_go_on(new_world: NewWorld) -> None:
     world = new_world(settings={"worker.max_poll_interval": MAX_POLL_INTERVAL, "worker.revoke_timeout": 1})
     workers = [world.start_worker(), world.start_worker()]
-    world.wait("both have a share", lambda: all(_of_main(worker.said("assigned")) for worker in workers))
+    wait_shared(world, *workers)
     rebalances = [_rebalances(worker) for worker in workers]
     with world.sampler() as sampler:
         long = world.publish(world.jobs.effect, [Task(name=f"long-{n}", seconds=LONG) for n in range(6)])
@@ -51,7 +52,3 @@ def test_jobs_longer_than_the_poll_interval_run_once_while_others_go_on(new_worl
 def _rebalances(worker: WorkerProcess) -> list[int]:
     """How often partitions were given to it, and taken from it."""
     return [len(worker.said(action)) for action in ("assigned", "revoked", "lost")]
-
-
-def _of_main(entries: list[dict[str, list[str]]]) -> list[str]:
-    return [name for entry in entries for name in entry["partitions"] if ".normal/" in name]

@@ -16,6 +16,7 @@ from tests.harness.checks import (
     assert_one_effect_each,
     assert_runs,
 )
+from tests.harness.group import named, owned, wait_shared
 from tests.harness.jobs import Task
 from tests.harness.ledger import Acked, Execution
 from tests.harness.processes import WorkerProcess
@@ -209,34 +210,9 @@ def test_a_long_job_stays_with_its_worker_when_its_partition_moves_on(
     assert_clean_end(world)
 
 
-def _all(entries: Sequence[dict[str, object]]) -> set[str]:
-    return {name for entry in entries for name in entry["partitions"]}  # type: ignore[attr-defined]
-
-
 def _main(entries: Sequence[dict[str, object]]) -> set[str]:
     """Partitions of main topics that were assigned."""
-    return {name for name in _all(entries) if ".normal/" in name}
-
-
-def _owned(worker: WorkerProcess) -> set[str]:
-    """The partitions that it has now."""
-    owned: set[str] = set()
-    entries = [*worker.said("assigned"), *worker.said("revoked")]
-    for entry in sorted(entries, key=lambda entry: str(entry["ts"])):
-        owned = owned | _all([entry]) if entry["action"] == "assigned" else owned - _all([entry])
-    return owned
-
-
-def _share(world: World, *workers: WorkerProcess) -> None:
-    """Each has some partitions of main topics and some of retry topics, and together they have them all."""
-    wanted = {f"{place.topic}/{place.number}" for place in world.admin.end_offsets(world.topics)}
-
-    def is_shared() -> bool:
-        shares = [_owned(worker) for worker in workers]
-        kinds = [{".normal/" in name for name in share} for share in shares]
-        return set().union(*shares) == wanted and all(kind == {True, False} for kind in kinds)
-
-    world.wait("they share all partitions", is_shared)
+    return {name for name in named(entries) if ".normal/" in name}
 
 
 def _of(world: World, jobs: Sequence[Acked]) -> list[Execution]:
@@ -253,15 +229,15 @@ def test_a_static_member_that_is_back_in_time_finds_its_partitions_and_disturbs_
         first = world.start_worker(worker__static_member_id="one")
         second = world.start_worker(worker__static_member_id="two")
         works(world, first, second)
-        _share(world, first, second)
-        before = _owned(first)
+        wait_shared(world, first, second)
+        before = owned(first)
         seen = len(second.said("assigned")), len(second.said("revoked"))
         assert first.stop() == 0
         again = world.start_worker(worker__static_member_id="one")
         works(world, again, second)
-        _share(world, again, second)
+        wait_shared(world, again, second)
         assert (len(second.said("assigned")), len(second.said("revoked"))) == seen
-        assert _owned(again) == before
+        assert owned(again) == before
     world.wait_ended()
     world.wait_committed()
     assert_runs(world, world.acked())
