@@ -59,7 +59,10 @@ def short(number: int) -> Task:
 
 
 def is_gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_a_member_that_is_killed_under_load_is_replaced_and_nothing_is_lost(world: World) -> None:
