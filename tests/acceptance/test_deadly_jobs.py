@@ -172,7 +172,7 @@ def test_a_handler_that_nothing_can_interrupt_is_killed_at_its_time_limit(deadly
     (failed,) = story.attempts
     assert failed.failure is not None
     assert failed.failure.error_class == "TimeoutError"
-    assert 5 <= failed.duration < 8
+    assert 5 <= failed.duration < 30  # by itself it would have ended after 60 s
     deadly.wait_committed()
     assert_clean_end(deadly)
 
