@@ -53,6 +53,7 @@ def needs_it(task: Task, ctx: Context) -> None:
         time.sleep(task.seconds)
         mode = _mode()
         if mode == "hang":
+            Ledger(FOLDER / "hanging").append({"job_id": ctx.job_id, "token": ctx.fencing_token})
             _wait_while("hang")
             mode = _mode()
         _end_as_told(mode)

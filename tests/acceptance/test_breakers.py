@@ -19,7 +19,7 @@ from pipeline.core.story import AttemptOutcome
 from tests.acceptance.conftest import NewWorld
 from tests.harness.checks import assert_clean_end, assert_nothing_lost
 from tests.harness.jobs import Task
-from tests.harness.ledger import Acked, Execution
+from tests.harness.ledger import Acked, Execution, Ledger
 from tests.harness.processes import WorkerProcess
 from tests.harness.scraping import scrape
 from tests.harness.world import World
@@ -104,6 +104,13 @@ class Dependency:
         return [
             run for run in self.world.executions() if run.job_type == "work.effect" and run.started >= since
         ]
+
+    def hanging(self) -> list[Execution]:
+        """Those that have found it hanging."""
+        found = {
+            (entry["job_id"], entry["token"]) for entry in Ledger(self.world.folder / "hanging").entries()
+        }
+        return [run for run in self.runs() if (run.job_id, run.token) in found]
 
 
 NewDependency = Callable[..., Dependency]
@@ -206,16 +213,17 @@ def test_a_prober_that_is_killed_or_stopped_leaves_the_probe_to_another(
     """Which worker probes is told by the store: a job whose worker died runs in a child process of the next one."""
     needed = new_dependency()
     world = needed.world
-    jobs, known = broken_after_opening(needed, count=40)
+    jobs, _ = broken_after_opening(needed, count=40)
     needed.set("hang")
-    world.wait("a probe hangs", lambda: [run for run in needed.runs(known) if not run.ended])
-    (hanging,) = [run for run in needed.runs(known) if not run.ended]
+    # Not one that began before, and is about to fail.
+    world.wait("a probe hangs", needed.hanging)
+    (hanging,) = needed.hanging()
     first, second = sorted(world.workers, key=lambda worker: worker.pid != hanging.pid)
     assert needed.prober() == first.pid
     end = needed.lease_end()
     # It is renewed while its prober lives: a whole lease later nobody else has tried.
     world.wait("the lease was renewed", lambda: needed.lease_end() > end + 5)
-    assert [run.token for run in needed.runs(known) if not run.ended] == [hanging.token]
+    assert [run.token for run in needed.runs() if not run.ended] == [hanging.token]
     killed = time.time()
     first.kill()
     world.wait("another probes", lambda: needed.prober() == second.pid and needed.runs(killed))
