@@ -149,12 +149,11 @@ def broken_after_opening(needed: Dependency, count: int = 120) -> tuple[list[Ack
         "both workers know",
         lambda: all(worker.said("breaker_open") for worker in needed.world.workers),
     )
-    known = time.time()
     # What was claimed before may have yet to start.
     needed.world.wait(
         "what was claimed has ended", lambda: JobState.RUNNING not in needed.world.states().values()
     )
-    return jobs, known
+    return jobs, time.time()
 
 
 def test_an_outage_opens_it_for_all_light_jobs_go_on_and_it_closes_by_itself(
