@@ -231,6 +231,7 @@ def test_a_prober_that_is_killed_or_stopped_leaves_the_probe_to_another(
     world.wait("the third is there", lambda: third.said("assigned"))
     tried = len(needed.runs(killed))
     second.terminate()
+    world.wait("it drains", lambda: second.said("draining"))
     second.terminate()
     assert second.wait() == 0
     assert needed.prober() != second.pid
