@@ -270,11 +270,12 @@ def test_a_flood_of_dead_letters_is_stopped_and_told(new_dependency: NewDependen
 def test_an_operator_holds_a_job_type_and_lets_it_go(new_dependency: NewDependency) -> None:
     needed = new_dependency()
     world = needed.world
-    needed.start_worker()
+    worker = needed.start_worker()
+    world.wait("it works", lambda: worker.said("started"))
     opened = world.cli("breakers", "open", "work.effect", "--by", "ann")
     assert opened.code == 0, opened.err
     asked = time.monotonic()
-    world.wait("the worker knows", lambda: world.workers[0].said("breaker_open"))
+    world.wait("the worker knows", lambda: worker.said("breaker_open"))
     assert time.monotonic() - asked < 10  # within a second, on a machine that is not loaded
     jobs = needed.publish(50)
     light = needed.publish(20, light=True)
