@@ -149,7 +149,7 @@ def events_are_held_back_until_their_worker_is_killed(case: Case) -> None:
         # Each is fetched after the one before was done, and after each fetch comes a commit of what may be committed.
         for number in range(5):
             world.wait_ended(world.publish(world.jobs.plain, [Task(name=f"after-{number}")]))
-        assert trap.sprung
+        world.wait("its events are held back", trap.is_sprung)
         victim.kill()
         world.start_worker()
         world.wait_committed()
