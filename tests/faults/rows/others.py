@@ -64,11 +64,18 @@ def replays_are_killed_and_meet(case: Case) -> None:
         world.wait_ended(timeout=120)
         world.open("fixed")
         proxied = {"kafka.bootstrap_servers": case.site.kafka_by_proxy}
-        victim = _replay(world, "killed", rate=count / 5, settings=proxied)
-        world.wait("a third is replayed", lambda: _completed(world, dead) >= count // 3)
         wanted = kafka_request(PRODUCE, containing=world.names.main("default").encode())
-        trap = case.site.kafka_proxy.trap(wanted, victim.kill, loss=Loss.ANSWER)
-        world.wait("it is killed", lambda: trap.sprung and not victim.running)
+
+        def is_due(request: bytes) -> bool:
+            """Asked as it writes: it does not stand still while it is looked at from elsewhere."""
+            return wanted(request) and _completed(world, dead) >= count // 3
+
+        def kill() -> None:
+            victim.kill()
+
+        trap = case.site.kafka_proxy.trap(is_due, kill, loss=Loss.ANSWER)
+        victim = _replay(world, "killed", rate=count / 5, settings=proxied)
+        world.wait("it is killed with a third replayed", lambda: trap.sprung and not victim.running)
         assert _completed(world, dead) < count
         both = [_replay(world, f"beside-{n}", rate=count / 2) for n in range(2)]
         assert [each.wait(120) for each in both] == [0, 0], both[0].tail() + both[1].tail()
