@@ -6,6 +6,7 @@ import time
 
 from pipeline.core.state import JobState
 from tests.faults.case import Case, Loaded, scenario
+from tests.faults.rows.kills import TENANTS
 from tests.harness.jobs import Task
 from tests.harness.ledger import Acked
 from tests.harness.processes import WorkerProcess
@@ -104,14 +105,16 @@ def _hold(loaded: Loaded, gate: str, drain_timeout: float = 15) -> tuple[WorkerP
     worker = world.start_worker(worker__drain_timeout=drain_timeout)
     world.wait("it works", lambda: len(world.executions(pid=worker.pid)) >= 5)
     held: list[Acked] = []
+    mine: list[Acked] = []
 
-    def has_one() -> list[Acked]:
-        held.extend(loaded.hold(3, gate))
-        mine = {run.job_id for run in world.executions(pid=worker.pid)}
-        return [job for job in held if job.job_id in mine]
+    def has_one() -> bool:
+        held.extend(job for tenant in TENANTS for job in loaded.hold(1, gate, tenant=tenant))
+        its = {run.job_id for run in world.executions(pid=worker.pid)}
+        mine[:] = [job for job in held if job.job_id in its]
+        return bool(mine)
 
     world.wait("it has one of them", has_one)
-    return worker, has_one()
+    return worker, mine
 
 
 def _assert_attempts(loaded: Loaded, jobs: list[Acked], attempts: list[int]) -> None:
