@@ -10,6 +10,7 @@ from pipeline.core.job import Record
 from pipeline.core.state import JobState
 from tests.faults.case import Case, Loaded, scenario
 from tests.faults.figures import percentile
+from tests.harness.group import wait_shared
 from tests.harness.jobs import Policy, Task
 from tests.harness.ledger import Acked
 from tests.harness.world import World
@@ -54,6 +55,7 @@ def handlers_are_slower_than_the_poll_interval(case: Case) -> None:
     """Polling goes on while they run: nobody is put out of the group, and they run once."""
     world = case.world(settings={"worker.max_poll_interval": 10, "worker.concurrency": 16})
     with case.loaded(world) as loaded:
+        wait_shared(world, *world.workers)
         before = _rebalances(world)
         with loaded.load.fault():
             held = loaded.hold(8)

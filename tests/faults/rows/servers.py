@@ -6,6 +6,7 @@ import time
 
 from tests.faults.case import Case, Loaded, scenario
 from tests.faults.load import Load
+from tests.harness.group import wait_shared
 from tests.harness.proxy import Loss
 from tests.harness.requests import OFFSET_COMMIT, PRODUCE, kafka_request
 from tests.harness.world import World
@@ -156,6 +157,7 @@ def postgres_is_down(case: Case) -> None:
     world = case.world()
     with case.loaded(world) as loaded:
         before = loaded.watch.most_memory()
+        wait_shared(world, *world.workers)
         rebalances = _rebalances(world)
         with loaded.load.fault():
             case.site.postgres.stop()
