@@ -162,6 +162,7 @@ def test_an_effect_is_there_once_when_its_worker_is_killed_at_any_step(steps: Wo
         end_commits(steps, lock)
     start_worker(steps)
     steps.wait_ended()
+    steps.wait_committed()
     assert_once(steps, cases, finished=("commit", "after", "settled"))
     assert_clean_end(steps)
 

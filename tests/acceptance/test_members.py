@@ -152,6 +152,7 @@ def test_each_member_has_a_port_and_a_static_name_of_its_own(world: World) -> No
         world.wait(f"member {number} is ready", lambda n=number: _is_ready(port + n))  # type: ignore[misc]
     assert sorted(entry["port"] for entry in supervisor.said("http")) == [port, port + 1]
     world.wait("both work, which two of one name could not", lambda: workers_of_nine(world) == 2)
+    world.wait_committed()
     assert_clean_end(world)
 
 

@@ -55,6 +55,7 @@ def test_the_same_key_of_another_tenant_or_job_type_is_another_job(world: World)
     jobs += world.publish(world.jobs.plain, tasks, tenant="acme", keyed=True)
     world.start_worker()
     world.wait_ended()
+    world.wait_committed()
     assert len({job.job_id for job in jobs}) == 3
     assert_runs(world, jobs)
     assert_clean_end(world)

@@ -47,6 +47,7 @@ def test_three_workers_share_three_partitions(world: World) -> None:
         return sorted(pid for _, pid in readers) == sorted(worker.pid for worker in workers)
 
     world.wait("each has one of them", shared)
+    world.wait_committed()
     assert_clean_end(world)
 
 

@@ -53,6 +53,7 @@ def schemas_are_unknown_or_old_or_new_or_the_registry_is_away(case: Case) -> Non
     assert letter.value == unknown.value
     assert dict(letter.headers)["pipeline-reason"] == b"unknown_schema"
     assert worker.running
+    world.wait_committed()
     assert_clean_end(world)
     case.figures.jobs += len(known) + 2
 
