@@ -117,14 +117,15 @@ class Claimer:
         return [_granted_freely(d.job) if d.job.job_type in free else next(answers) for d in taken]
 
     def _put_away(self, duplicates: list[Delivery], held: list[Delivery], now: float) -> None:
+        """Counted first: once given back, their offsets may be committed at any moment."""
         if duplicates:
-            self._buffer.done(duplicates)
             for (job_type, queue), count in _by_type(duplicates).items():
                 self._metrics.duplicates(job_type, queue, count)
+            self._buffer.done(duplicates)
         if held:
-            self._buffer.hold(held, now + self._held_recheck)
             for (job_type, queue), count in _by_type(held).items():
                 self._metrics.held(job_type, queue, count)
+            self._buffer.hold(held, now + self._held_recheck)
 
     def _count(self, granted: list[Delivery], now: float) -> None:
         waits: dict[tuple[str, str], list[float]] = {}
