@@ -257,6 +257,33 @@ def test_abandoned_jobs_come_back_without_an_outcome(new_pool: NewPool, tmp_path
     assert pool._runs == []
 
 
+def test_a_child_that_is_made_while_the_pool_is_abandoned_is_not_waited_for(
+    new_pool: NewPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = new_pool(SUSPECT)
+    make = pool.executor._new_child
+    made: list[Any] = []
+    asked, go = threading.Event(), threading.Event()
+
+    def make_slowly() -> Any:
+        asked.set()
+        assert go.wait(30)
+        made.append(make())
+        return made[0]
+
+    monkeypatch.setattr(pool.executor, "_new_child", make_slowly)
+    pool.submit("nothing")
+    assert asked.wait(30)
+    leaving = threading.Thread(target=pool.executor.abandon)
+    leaving.start()
+    eventually(lambda: pool.executor._ended)
+    go.set()
+    leaving.join(30)
+    assert not leaving.is_alive()
+    assert made[0].busy, "it was let come up"
+    assert not is_running(made[0].pid)
+
+
 def test_suspects_run_whatever_their_handler_is_and_no_lane_is_read_for_them(new_pool: NewPool) -> None:
     pool = new_pool(SUSPECT, suspect_concurrency=2)
     assert pool.executor.capacity() == 0

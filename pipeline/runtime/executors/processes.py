@@ -154,6 +154,8 @@ class ProcessExecutor:
             return None
         with self._work:
             self._children.add(child)
+            if self._ended:  # meanwhile, and it was not there yet to be killed with the others
+                child.kill()
         try:
             child.wait_ready()
         except ChildBroken as error:
