@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from pipeline.adapters.avro.events import decode_event
+from pipeline.core.state import JobState
 from tests.faults.case import Case, Loaded, scenario
 from tests.faults.load import Load
 from tests.harness.group import wait_shared
@@ -17,6 +19,8 @@ __all__: list[str] = []
 SLACK = 15.0
 # What memory may grow by while jobs cannot be done, in MB: buffers are bounded.
 GROWTH = 60.0
+# How late a worker may get round to an answer that came before the server went.
+READING = 1.0
 
 
 def _published_in_time(world: World, load: Load) -> float:
@@ -127,18 +131,26 @@ def _restarted_postgres(case: Case, how: str) -> None:
     world = case.world()
     with case.loaded(world) as loaded, loaded.load.fault():
         getattr(case.site.postgres, how)()
-        since = time.time() + 2  # what was claimed may still begin
+        since = time.time() + READING
         loaded.load.pass_time(4)
         until = time.time()
         case.site.postgres.start()
-    _nothing_began(world, since, until)
+    _nothing_new_began(world, since, until)
     assert not loaded.load.refused, "publishing needs only Kafka"
     case.judge(loaded)
 
 
-def _nothing_began(world: World, since: float, until: float) -> None:
+def _nothing_new_began(world: World, since: float, until: float) -> None:
+    """What had been claimed before may begin, as soon as those before it have given up; nothing else has a claim."""
+    claimed = {
+        (event["job_id"], event["token"]): move["at"].timestamp()
+        for event in (decode_event(record.value or b"") for record in world.records(world.names.events))
+        for move in event.get("moves", ())
+        if move["state"] == JobState.RUNNING
+    }
     begun = [run for run in world.executions() if since < run.started < until]
-    assert not begun, f"{len(begun)} runs began: {begun[:3]}"
+    new = [run for run in begun if claimed.get((run.job_id, run.token), until) > since]
+    assert not new, f"{len(new)} runs of {len(begun)} began without a claim: {new[:3]}"
 
 
 @scenario(21, "fast", quick=False)
@@ -161,11 +173,11 @@ def postgres_is_down(case: Case) -> None:
         rebalances = _rebalances(world)
         with loaded.load.fault():
             case.site.postgres.stop()
-            since = time.time() + 2  # what was claimed may still begin
+            since = time.time() + READING
             loaded.load.pass_time(case.scale.outage)
             until = time.time()
             case.site.postgres.start()
-    _nothing_began(world, since, until)
+    _nothing_new_began(world, since, until)
     assert not loaded.load.refused, "publishing needs only Kafka"
     assert _rebalances(world) == rebalances
     _memory_is_flat(loaded, before)
