@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from pipeline import PublishFailed
 from pipeline.core.offsets import Partition
 from pipeline.core.state import JobState
 from pipeline.core.story import AttemptOutcome
@@ -174,7 +175,7 @@ def the_committed_offset_lies_beyond_the_end(case: Case) -> None:
 
 @scenario(37, "deleted")
 def a_topic_is_deleted_under_a_worker(case: Case) -> None:
-    """It says so and ends; with the topic made anew, work goes on."""
+    """It says so and ends; with the topic made anew, work goes on, once the publisher has looked for the topic again, too."""
     world = case.world()
     topic = world.names.main("default")
     worker = world.start_worker()
@@ -187,9 +188,19 @@ def a_topic_is_deleted_under_a_worker(case: Case) -> None:
     assert f"topic {topic} was deleted: `pipeline topics apply` creates it" in worker.tail()
     assert world.cli("topics", "apply").code == 0
     world.start_worker()
-    after = world.publish(world.jobs.effect, [Task(name=f"after-{n}") for n in range(9)])
+    after: list[Acked] = []
+    world.wait("the publisher knows it again", lambda: _is_taken(world, after), timeout=FOUND_WITHIN)
+    after += world.publish(world.jobs.effect, [Task(name=f"after-{n}") for n in range(9)])
     world.wait_ended(after)
     assert_runs(world, before + after)
+
+
+def _is_taken(world: World, published: list[Acked]) -> bool:
+    try:
+        published += world.publish(world.jobs.effect, [Task(name="first after")])
+    except PublishFailed:
+        return False
+    return True
 
 
 @scenario(37, "partitions added")
