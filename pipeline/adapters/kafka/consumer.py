@@ -39,6 +39,12 @@ _REFUSED = frozenset(
     }
 )
 
+# What Kafka answers to a commit that meets a change of the group. The partitions are the member's own all the same, and it is
+# taken once the change is over.
+_PASSING = frozenset(
+    {KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION, KafkaError.STALE_MEMBER_EPOCH}
+)
+_PASSING_STEP = 0.05  # seconds between two tries
 _REST = 0.005  # seconds between looks whether partitions are to go on
 
 
@@ -152,11 +158,27 @@ class KafkaJobConsumer:
             # A commit that is waited for has no bound of its own, and is tried again inside until the broker is back:
             # whether the coordinator answers is found out first.
             self._consumer.committed(asked[:1], timeout=self._timeout)
-            answered = self._consumer.commit(offsets=asked, asynchronous=False)
+            answered = self._commit_through_changes(asked)
         except KafkaException as error:
             self._note_failed(offsets, describe(error))
             return False
         return self._settle_commit(answered)
+
+    def _commit_through_changes(self, asked: list[TopicPartition]) -> list[TopicPartition]:
+        """Try again while the group changes, for as long as one question may take. There may be no later commit."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            answered: list[TopicPartition] = []
+            try:
+                answered = self._consumer.commit(offsets=asked, asynchronous=False)
+                codes = {each.error.code() for each in answered if each.error is not None}
+            except KafkaException as error:
+                codes = {error.args[0].code()}
+                if codes.isdisjoint(_PASSING) or time.monotonic() >= deadline:
+                    raise
+            if codes.isdisjoint(_PASSING) or time.monotonic() >= deadline:
+                return answered
+            time.sleep(_PASSING_STEP)
 
     def failed_commits(self) -> list[Partition]:
         """See `JobConsumer.failed_commits`."""
