@@ -165,19 +165,17 @@ class KafkaJobConsumer:
         return self._settle_commit(answered)
 
     def _commit_through_changes(self, asked: list[TopicPartition]) -> list[TopicPartition]:
-        """Try again while the group changes, for as long as one question may take. There may be no later commit."""
+        """Try again while the group changes, for as long as one question may take. There may be no later commit.
+
+        That refuses all partitions of a commit, which the client raises; what is refused of some is in the answer.
+        """
         deadline = time.monotonic() + self._timeout
         while True:
-            answered: list[TopicPartition] = []
             try:
-                answered = self._consumer.commit(offsets=asked, asynchronous=False)
-                codes = {each.error.code() for each in answered if each.error is not None}
+                return self._consumer.commit(offsets=asked, asynchronous=False)
             except KafkaException as error:
-                codes = {error.args[0].code()}
-                if codes.isdisjoint(_PASSING) or time.monotonic() >= deadline:
+                if error.args[0].code() not in _PASSING or time.monotonic() >= deadline:
                     raise
-            if codes.isdisjoint(_PASSING) or time.monotonic() >= deadline:
-                return answered
             time.sleep(_PASSING_STEP)
 
     def failed_commits(self) -> list[Partition]:
