@@ -12,9 +12,8 @@ from tests.harness.checks import (
     assert_one_effect_each,
     assert_runs,
 )
-from tests.harness.group import wait_shared
+from tests.harness.group import rebalances, wait_shared
 from tests.harness.jobs import Task
-from tests.harness.processes import WorkerProcess
 
 pytestmark = pytest.mark.servers
 
@@ -26,7 +25,7 @@ def test_jobs_longer_than_the_poll_interval_run_once_while_others_go_on(new_worl
     world = new_world(settings={"worker.max_poll_interval": MAX_POLL_INTERVAL, "worker.revoke_timeout": 1})
     workers = [world.start_worker(), world.start_worker()]
     wait_shared(world, *workers)
-    rebalances = [_rebalances(worker) for worker in workers]
+    before = rebalances(workers)
     with world.sampler() as sampler:
         # They also wait until the others are done, however long that takes.
         tasks = [Task(name=f"long-{n}", seconds=LONG, gate="go") for n in range(6)]
@@ -45,10 +44,5 @@ def test_jobs_longer_than_the_poll_interval_run_once_while_others_go_on(new_worl
     assert_nothing_lost(world)
     assert_one_effect_each(world, [*long[:6], *others])
     assert_offsets_held(world, sampler.samples)
-    assert [_rebalances(worker) for worker in workers] == rebalances, "partitions have moved"
+    assert rebalances(workers) == before, "partitions have moved"
     assert_clean_end(world)
-
-
-def _rebalances(worker: WorkerProcess) -> list[int]:
-    """How often partitions were given to it, and taken from it."""
-    return [len(worker.said(action)) for action in ("assigned", "revoked", "lost")]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tests.harness.processes import WorkerProcess
 from tests.harness.world import World
 
-__all__ = ["named", "owned", "wait_shared"]
+__all__ = ["named", "owned", "rebalances", "wait_shared"]
 
 
 def named(entries: Sequence[dict[str, object]]) -> set[str]:
@@ -22,6 +22,11 @@ def owned(worker: WorkerProcess) -> set[str]:
     for entry in sorted(entries, key=lambda entry: str(entry["ts"])):
         found = found | named([entry]) if entry["action"] == "assigned" else found - named([entry])
     return found
+
+
+def rebalances(workers: Sequence[WorkerProcess]) -> list[int]:
+    """How often partitions were given to each, and taken from it."""
+    return [len(worker.said(action)) for worker in workers for action in ("assigned", "revoked", "lost")]
 
 
 def wait_shared(world: World, *workers: WorkerProcess) -> None:

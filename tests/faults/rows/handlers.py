@@ -10,7 +10,7 @@ from pipeline.core.job import Record
 from pipeline.core.state import JobState
 from tests.faults.case import Case, Loaded, scenario
 from tests.faults.figures import percentile
-from tests.harness.group import wait_shared
+from tests.harness.group import rebalances, wait_shared
 from tests.harness.jobs import Policy, Task
 from tests.harness.ledger import Acked
 from tests.harness.world import World
@@ -56,22 +56,16 @@ def handlers_are_slower_than_the_poll_interval(case: Case) -> None:
     world = case.world(settings={"worker.max_poll_interval": 10, "worker.concurrency": 16})
     with case.loaded(world) as loaded:
         wait_shared(world, *world.workers)
-        before = _rebalances(world)
+        before = rebalances(world.workers)
         with loaded.load.fault():
             held = loaded.hold(8)
             loaded.load.pass_time(15)
             world.open("go")
             world.wait_ended(held)
-        assert _rebalances(world) == before
+        assert rebalances(world.workers) == before
     for job in held:
         assert len(world.executions(job_id=job.job_id)) == 1
     case.judge(loaded)
-
-
-def _rebalances(world: World) -> list[int]:
-    return [
-        len(worker.said(action)) for worker in world.workers for action in ("assigned", "revoked", "lost")
-    ]
 
 
 @scenario(7)

@@ -8,7 +8,7 @@ from pipeline.adapters.avro.events import decode_event
 from pipeline.core.state import JobState
 from tests.faults.case import Case, Loaded, scenario
 from tests.faults.load import Load
-from tests.harness.group import wait_shared
+from tests.harness.group import rebalances, wait_shared
 from tests.harness.proxy import Loss
 from tests.harness.requests import OFFSET_COMMIT, PRODUCE, kafka_request
 from tests.harness.world import World
@@ -170,7 +170,7 @@ def postgres_is_down(case: Case) -> None:
     with case.loaded(world) as loaded:
         before = loaded.watch.most_memory()
         wait_shared(world, *world.workers)
-        rebalances = _rebalances(world)
+        moved_before = rebalances(world.workers)
         with loaded.load.fault():
             case.site.postgres.stop()
             since = time.time() + READING
@@ -179,15 +179,9 @@ def postgres_is_down(case: Case) -> None:
             case.site.postgres.start()
     _nothing_new_began(world, since, until)
     assert not loaded.load.refused, "publishing needs only Kafka"
-    assert _rebalances(world) == rebalances
+    assert rebalances(world.workers) == moved_before
     _memory_is_flat(loaded, before)
     case.judge(loaded)
-
-
-def _rebalances(world: World) -> list[int]:
-    return [
-        len(worker.said(action)) for worker in world.workers for action in ("assigned", "revoked", "lost")
-    ]
 
 
 @scenario(26)
