@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.adapters.avro.events import decode_event
 from pipeline.core.breaker import BreakerState
 from pipeline.core.state import JobState
 from pipeline.core.story import AttemptOutcome
@@ -93,8 +92,7 @@ class Dependency:
 
     def changes(self) -> list[tuple[str, str, str]]:
         """What the audit trail has of the breaker: from which state to which, and by whom, in order."""
-        found = [decode_event(record.value or b"") for record in self.world.records(self.world.names.events)]
-        told = [event for event in found if "previous" in event]
+        told = [event for event in self.world.events() if "previous" in event]
         assert {event["job_type"] for event in told} <= {"work.effect"}
         told.sort(key=lambda event: event["at"])
         return [(event["previous"], event["state"], event["by"]) for event in told]

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 from math import inf
 
-from pipeline.adapters.avro.events import decode_event
 from pipeline.core.headers import parse_job
 from pipeline.core.job import Record
 from pipeline.core.offsets import Partition
@@ -185,10 +184,7 @@ def find_false(world: World, log: Iterable[Record]) -> list[Acked]:
 
 def find_untold(world: World) -> dict[str, JobState]:
     """Jobs whose audit trail does not have the state that they ended in. It may have more than once what it has."""
-    told = set()
-    for record in world.records(world.names.events):
-        event = decode_event(record.value or b"")
-        told |= {(event["job_id"], move["state"]) for move in event.get("moves", ())}
+    told = {(event["job_id"], move["state"]) for event in world.events() for move in event.get("moves", ())}
     ends = (JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED)
     return {
         job_id: state

@@ -15,6 +15,7 @@ from uuid import uuid4
 import psycopg
 
 from pipeline import JobType, Publisher, load_settings
+from pipeline.adapters.avro.events import decode_event
 from pipeline.adapters.kafka.admin import KafkaAdmin
 from pipeline.adapters.kafka.config import consumer_config
 from pipeline.adapters.kafka.reader import KafkaReader
@@ -268,6 +269,10 @@ class World:
             story = store.job(job_id)
         assert story is not None, f"the store does not know job {job_id}"
         return story
+
+    def events(self) -> list[dict[str, Any]]:
+        """The audit trail: of jobs, with their moves, and of breakers."""
+        return [decode_event(record.value or b"") for record in self.records(self.names.events)]
 
     def records(self, topic: str) -> list[Record]:
         options = self.jobs.app.settings.kafka.options

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from pipeline.adapters.avro.events import decode_event
 from pipeline.core.state import JobState
 from tests.faults.case import Case, Loaded, scenario
 from tests.faults.load import Load
@@ -144,7 +143,7 @@ def _nothing_new_began(world: World, since: float, until: float) -> None:
     """What had been claimed before may begin, as soon as those before it have given up; nothing else has a claim."""
     claimed = {
         (event["job_id"], event["token"]): move["at"].timestamp()
-        for event in (decode_event(record.value or b"") for record in world.records(world.names.events))
+        for event in world.events()
         for move in event.get("moves", ())
         if move["state"] == JobState.RUNNING
     }
