@@ -71,11 +71,6 @@ def works(world: World, *workers: WorkerProcess) -> None:
     world.wait(f"these work: {list(seen)}", all_work)
 
 
-def leave(world: World, worker: WorkerProcess) -> None:
-    world.wait("it can be told to leave", lambda: worker.said("started"))
-    assert worker.stop() == 0
-
-
 def beat(world: World) -> None:
     """As long as it takes to publish some more: the storm and its load keep step on any machine."""
     published = len(world.acked())
@@ -98,7 +93,7 @@ def test_members_come_and_go_all_the_time_and_each_job_is_run_once(
             workers += [world.start_worker(), world.start_worker()]
             for _ in range(2):
                 beat(world)
-                leave(world, workers.pop(0))
+                assert workers.pop(0).stop() == 0
         works(world, *workers)
     world.wait_ended()
     world.wait_committed()

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.harness.waiting import wait_until
+
 __all__ = ["WorkerProcess"]
 
 ROOT = Path(__file__).parents[2]
@@ -56,8 +58,11 @@ class WorkerProcess:
         self._process.send_signal(signal.SIGCONT)
 
     def terminate(self) -> None:
-        """SIGTERM: once to drain, twice to leave at once."""
+        """SIGTERM: once to drain, twice to leave at once. Waits until it listens: before that the signal just ends it."""
         self.may_end = True
+        wait_until(
+            lambda: self._has_started() or not self.running, "it can be told to stop", context=self.tail
+        )
         self._process.send_signal(signal.SIGTERM)
 
     # --- the end
@@ -101,8 +106,8 @@ class WorkerProcess:
         entries = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [entry for entry in entries if entry.get("action") == action]
 
-    def has_started(self) -> bool:
-        """Whether it has told so, in a log of whatever form: before that a SIGTERM just ends it."""
+    def _has_started(self) -> bool:
+        """Whether it has told so, in a log of whatever form."""
         return "worker started" in self._log.read_text(errors="replace")
 
     def tail(self, characters: int = 4000) -> str:

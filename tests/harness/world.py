@@ -217,12 +217,8 @@ class World:
         return worker
 
     def stop_workers(self) -> None:
-        """SIGTERM to all that run, once they listen to it; each must end in order."""
+        """SIGTERM to all that run; each must end in order."""
         running = [worker for worker in self.workers if worker.running]
-        self.wait(
-            "they can be told to stop",
-            lambda: all(worker.has_started() or not worker.running for worker in running),
-        )
         for worker in running:
             worker.terminate()
         for worker in running:

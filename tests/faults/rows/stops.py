@@ -133,15 +133,10 @@ def _storm(case: Case, protocol: str) -> None:
             while time.monotonic() < until:
                 world.start_worker()
                 loaded.load.pass_time(2)
-                _leave(world, case.rng.choice([each for each in world.workers if each.running][:-1]))
+                assert case.rng.choice([each for each in world.workers if each.running][:-1]).stop() == 0
                 loaded.load.pass_time(2)
     case.judge(loaded)
     assert case.figures.redelivered == 0, "jobs were run again though all left in order"
-
-
-def _leave(world: World, worker: WorkerProcess) -> None:
-    world.wait("it can be told to leave", lambda: worker.said("started"))
-    assert worker.stop() == 0
 
 
 @scenario(19, "cooperative-sticky")
