@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 
 import pytest
@@ -109,31 +109,36 @@ def test_a_short_cut_loses_nothing_doubles_nothing_and_keeps_the_order(
         assert [int(value or b"") for value in member.values()] == list(range(300))
 
 
-def test_a_full_buffer_makes_publishing_fail_after_a_bound_not_for_ever(
-    kafka: ProxiedKafka, topic: str
-) -> None:
+@contextmanager
+def full_producer(
+    kafka: ProxiedKafka, topic: str, *, timeout: float, patience: float
+) -> Iterator[KafkaJobProducer]:
+    """One whose buffer is full while the way is frozen; once that is healed all is written."""
     few = {"queue.buffering.max.messages": "10"}
-    with closing(producer(kafka.proxied, timeout=20, extra=few, patience=1)) as sender:
+    with closing(producer(kafka.proxied, timeout=timeout, extra=few, patience=patience)) as sender:
         assert sender.send_all([outgoing(topic)])[0].error is None
         kafka.proxy.freeze()
         for _ in range(10):
             sender.send(outgoing(topic))
-        with pytest.raises(PublishFailed, match="buffer was full for 1 s"):
-            sender.send(outgoing(topic))
+        yield sender
         kafka.proxy.heal()
         assert sender.flush(20) == 0
 
 
+def test_a_full_buffer_makes_publishing_fail_after_a_bound_not_for_ever(
+    kafka: ProxiedKafka, topic: str
+) -> None:
+    with (
+        full_producer(kafka, topic, timeout=20, patience=1) as sender,
+        pytest.raises(PublishFailed, match="buffer was full for 1 s"),
+    ):
+        sender.send(outgoing(topic))
+
+
 def test_publishing_goes_on_as_soon_as_a_full_buffer_has_room(kafka: ProxiedKafka, topic: str) -> None:
-    few = {"queue.buffering.max.messages": "10"}
-    with closing(producer(kafka.proxied, timeout=60, extra=few, patience=60)) as sender:
-        assert sender.send_all([outgoing(topic)])[0].error is None
-        kafka.proxy.freeze()
-        for _ in range(10):
-            sender.send(outgoing(topic))
+    with full_producer(kafka, topic, timeout=60, patience=60) as sender:
         threading.Timer(0.2, kafka.proxy.heal).start()
         assert seconds(partial(sender.send, outgoing(topic))) < SOON
-        assert sender.flush(20) == 0
 
 
 def test_one_wait_for_room_serves_a_whole_batch(kafka: ProxiedKafka, topic: str) -> None:
@@ -170,9 +175,8 @@ def test_a_producer_whose_writes_only_time_out_is_replaced_if_kafka_answers(
             kafka.proxy.cut()
         for _ in range(6):
             assert isinstance(sender.send_all([outgoing(topic)])[0].error, PublishUnknown)
-        if (
-            answers
-        ):  # on a busy machine Kafka may have answered the question too late, which is asked again then
+        if answers:
+            # On a busy machine Kafka may have answered the question too late, which is asked again then.
             until(lambda: bool(replaced() or not sender.send_all([outgoing(topic)])))
         assert bool(replaced()) is answers
         kafka.proxy.heal()
