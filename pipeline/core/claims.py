@@ -65,12 +65,12 @@ class ClaimRequest(NamedTuple):
 class Claim(NamedTuple):
     """The answer to a request.
 
-    `token` is the fencing token, 0 unless claimed. `previous` is the worker from which a running job was taken over,
-    empty otherwise. `state` is what the row was before: None for a new row. `repeated` says of a duplicate that it is the
-    very record that the row was last claimed from: a worker ended before it had committed it. `attempt` is set where the row
-    knows better than the record which attempt this is, and `due_at` (epoch seconds) where a held job waits for that time.
-    `crashes` is None unless the job is a suspect: it was running on a worker that died, or the process died so often in which
-    it ran alone. Once a suspect, always a suspect.
+    `token` is the fencing token of a granted claim, or of the run that a repeated one ended with, else 0. `previous` is the
+    worker from which a running job was taken over, empty otherwise. `state` is what the row was before: None for a new row.
+    `repeated` says of a duplicate that it is the very record that the row was last claimed from: a worker ended before it had
+    committed it. `attempt` is set where the row knows better than the record which attempt this is, and `due_at` (epoch
+    seconds) where a held job waits for that time. `crashes` is None unless the job is a suspect: it was running on a worker
+    that died, or the process died so often in which it ran alone. Once a suspect, always a suspect.
     """
 
     verdict: Verdict
@@ -156,7 +156,7 @@ def refusal(row: Row, request: ClaimRequest, verdict: Verdict) -> Claim:
     if verdict is Verdict.HELD:
         return Claim(verdict, 0, row.state, due_at=row.due_at)
     same_record = row.source == (request.topic, request.partition, request.offset)
-    return Claim(verdict, 0, row.state, repeated=same_record)
+    return Claim(verdict, row.token if same_record else 0, row.state, repeated=same_record)
 
 
 def attempt_of(row: Row, request: ClaimRequest) -> int:

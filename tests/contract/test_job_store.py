@@ -44,7 +44,7 @@ class TestClaim:
         )
         assert claims == [
             Claim(Verdict.HELD, 0, JobState.RUNNING),
-            Claim(Verdict.DUPLICATE, 0, JobState.COMPLETED, repeated=True),
+            Claim(Verdict.DUPLICATE, 1, JobState.COMPLETED, repeated=True),
             FIRST,
             Claim(Verdict.CLAIMED, 2, JobState.RETRYING),
         ]
@@ -86,7 +86,7 @@ class TestClaim:
         job_id = claimed(store, offset=5)
         ended(store, settlement(job_id, state, hop=1 if state is JobState.RETRYING else 0))
         again, other = (claim_one(store, "b", request(job_id, offset=offset)) for offset in (5, 6))
-        assert again == Claim(Verdict.DUPLICATE, 0, state, repeated=True)
+        assert again == Claim(Verdict.DUPLICATE, 1, state, repeated=True)
         assert other == Claim(Verdict.DUPLICATE, 0, state)
 
     def test_the_same_record_of_a_job_that_runs_elsewhere_is_held(self, store: Store) -> None:
@@ -140,7 +140,7 @@ class TestClaim:
         ended(store, settlement(done))
         assert store.claim("stranger", [request(fresh), request(done)]) == [
             Claim(Verdict.HELD),
-            Claim(Verdict.DUPLICATE, 0, JobState.COMPLETED, repeated=True),
+            Claim(Verdict.DUPLICATE, 1, JobState.COMPLETED, repeated=True),
         ]
         assert store.job(fresh) is None
 
@@ -188,7 +188,7 @@ class TestClaim:
         ended(store, failed(job_id))
         claims = store.claim("a", [request(job_id), request(job_id, hop=1), request(job_id, hop=1, offset=9)])
         assert claims == [
-            Claim(Verdict.DUPLICATE, 0, JobState.RETRYING, repeated=True),
+            Claim(Verdict.DUPLICATE, 1, JobState.RETRYING, repeated=True),
             Claim(Verdict.CLAIMED, 2, JobState.RETRYING),
             Claim(Verdict.DUPLICATE, 0, JobState.RUNNING),
         ]
