@@ -23,7 +23,7 @@ from tests.faults.load_run import run_load
 from tests.faults.mutants import MUTANTS
 from tests.faults.mutations import run_mutation
 from tests.faults.report import WITHOUT, Result, load_results, save_results, write_report
-from tests.faults.runner import add_run, commit
+from tests.faults.runner import DIRTY, add_run, commit
 from tests.faults.scale import FULL, QUICK, Scale
 from tests.faults.site import Site
 from tests.harness.processes import ROOT
@@ -64,8 +64,9 @@ def main() -> int:
 
 def _continued(earlier: Result | None, result: Result) -> Result:
     """What was measured before with the same code at the same scale: the new runs are added to it."""
-    same = earlier is not None and (earlier.commit, earlier.scale) == (result.commit, result.scale)
-    return earlier if earlier is not None and same else result
+    if earlier is None or result.commit.endswith(DIRTY):
+        return result
+    return earlier if (earlier.commit, earlier.scale) == (result.commit, result.scale) else result
 
 
 def _options() -> argparse.Namespace:
@@ -83,7 +84,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--more",
         action="store_true",
-        help="add to earlier runs of the same commit and scale, with other seeds",
+        help="add to earlier runs of the same commit, clean, and scale, with other seeds",
     )
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs have measured")
     options = parser.parse_args()
