@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +18,14 @@ from pipeline.adapters.kafka.consumer import KafkaJobConsumer
 from pipeline.adapters.postgres import completing
 from pipeline.adapters.postgres.queries import QUERIES
 from pipeline.core.decision import Decision, RunLater, decide
+from pipeline.core.desk import Outcome, Step
+from pipeline.core.letter_facts import LetterState
 from pipeline.core.offsets import OffsetTracker, Partition
 from pipeline.core.ports import Outgoing
 from pipeline.runtime import retention, settler
 from pipeline.runtime.breakers import Breakers
+from pipeline.runtime.dlq_doubt import Doubts
+from pipeline.runtime.dlq_replay import _Run
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.next_records import NextRecords
 from pipeline.runtime.onward import dead_letter
@@ -157,6 +161,20 @@ def _commit_guard() -> None:
 def _hops() -> None:
     _replace("claim", "excluded.hop >= j.hop", "true")
     _replace("claim", "when 'dead' then excluded.hop > j.hop", "when 'dead' then true")
+
+
+@_mutant("a letter that was replayed is not replayed again", caught_by="38-replays_of_letters")
+def _letter_marks() -> None:
+    def unmarked(self: _Run, outcomes: Sequence[Outcome]) -> Step:
+        return step(self, [each for each in outcomes if each.state is not LetterState.REPLAYED])
+
+    step = _Run._step
+    _set(_Run, "_step", unmarked)
+
+
+@_mutant("letters of others that may have been sent are looked for", caught_by="38-replays_of_letters")
+def _letters_in_hand() -> None:
+    _set(Doubts, "_sent_since", lambda *_: {})
 
 
 @_mutant("offsets are committed after the events of their jobs", caught_by="3-events_are_held_back")

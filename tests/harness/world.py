@@ -216,6 +216,16 @@ class World:
         self.workers.append(worker)
         return worker
 
+    def start_command(
+        self, *arguments: str, log: str, settings: Mapping[str, object] | None = None
+    ) -> WorkerProcess:
+        """`pipeline ARGUMENTS` in a process of its own, by the program that workers run."""
+        return WorkerProcess(
+            [sys.executable, *self._program, *arguments],
+            environment=self.environment(settings),
+            log=self.folder / log,
+        )
+
     def stop_workers(self) -> None:
         """SIGTERM to all that run; each must end in order."""
         running = [worker for worker in self.workers if worker.running]

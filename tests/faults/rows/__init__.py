@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from tests.faults.rows import (
+    clocks,
     cluster,
     disk,
     handlers,
     kills,
     logs,
-    others,
     postgres,
     records,
+    replays,
     servers,
     stops,
     transactions,
 )
 
 __all__ = [
+    "clocks",
     "cluster",
     "disk",
     "handlers",
     "kills",
     "logs",
-    "others",
     "postgres",
     "records",
+    "replays",
     "servers",
     "stops",
     "transactions",

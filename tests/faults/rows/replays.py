@@ -1,13 +1,18 @@
-"""Clocks that are wrong, and replays that are killed."""
+"""Replays that are killed."""
 
 from __future__ import annotations
 
-import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from signal import SIGKILL
 from threading import Event
 
+from pipeline.adapters.kafka.config import producer_config
+from pipeline.adapters.kafka.producer import KafkaJobProducer
+from pipeline.core.ports import Outgoing
 from pipeline.core.state import JobState
+from pipeline.core.topics import TopicSpec
 from tests.faults.case import Case, scenario
 from tests.harness.checks import assert_runs
 from tests.harness.jobs import Policy, Task
@@ -15,42 +20,10 @@ from tests.harness.ledger import Acked
 from tests.harness.processes import WorkerProcess
 from tests.harness.proxy import Loss
 from tests.harness.requests import PRODUCE, kafka_request
-from tests.harness.shifted import shift_clock
 from tests.harness.world import World
+from tests.unit.foreign_letters import foreign_record, spring_headers
 
 __all__: list[str] = []
-
-TWO_HOURS = 7200.0
-
-
-@scenario(32, "ahead")
-def a_clock_is_two_hours_ahead(case: Case) -> None:
-    _shifted(case, [TWO_HOURS])
-
-
-@scenario(32, "behind")
-def a_clock_is_two_hours_behind(case: Case) -> None:
-    _shifted(case, [-TWO_HOURS])
-
-
-@scenario(32, "jumping")
-def a_clock_jumps(case: Case) -> None:
-    _shifted(case, [TWO_HOURS, -TWO_HOURS, 0.0, 60.0])
-
-
-def _shifted(case: Case, shifts: list[float]) -> None:
-    """Leases and due times follow the clock of Postgres: no lease ends, no retry is early or late."""
-    world = case.world()
-    shift_clock(world.folder, 0.0)
-    world.start_worker(program=("-m", "tests.harness.shifted"))
-    with case.loaded(world, workers=1) as loaded, loaded.load.fault():
-        for shift in shifts:
-            shift_clock(world.folder, shift)
-            retried = world.publish(world.jobs.effect, [Task(name=f"fails-{n}", fails=1) for n in range(9)])
-            world.wait_ended(retried, timeout=30)
-            loaded.load.told.update((job.job_id, Task(name="", fails=1)) for job in retried)
-            loaded.load.pass_time(case.scale.outage / 6)
-    case.judge(loaded)
 
 
 @scenario(38)
@@ -80,8 +53,7 @@ def replays_are_killed_and_meet(case: Case) -> None:
         both = [_replay(world, f"beside-{n}", rate=count / 2) for n in range(2)]
         assert [each.wait(120) for each in both] == [0, 0], both[0].tail() + both[1].tail()
         world.wait("all completed", lambda: _completed(world, dead) == count, timeout=120)
-        again = world.cli("dlq", "replay", "--all", "--execute")
-        assert again.code == 0, again.err
+        _replay_all(world, 0)
         world.wait_committed()
     assert_runs(world, dead, attempts=[1, 2, 3, 1])
     case.judge_world(world, sampler)
@@ -138,6 +110,63 @@ def _under_way() -> Iterator[Event]:
         arrived.set()
 
 
+@scenario(38, "letters of others", quick=False)
+def replays_of_letters_of_others_are_killed(case: Case) -> None:
+    """No rule keeps their consumers from working twice: each letter is written home once, whether it had arrived or not."""
+    world = case.world()
+    home, count = f"{world.name}-orders", 60
+    world.admin.create([TopicSpec(home, 1, 1)])
+    try:
+        _bury_others(world, home, count)
+        for name, loss in (("arrived", Loss.ANSWER), ("lost", Loss.REQUEST)):
+            _kill_at_third_write(case, world, home, name, loss)
+        last = _replay(world, "last")
+        assert last.wait(120) == 0, last.tail()
+        _replay_all(world, 0)
+        times = Counter(record.key for record in world.records(home))
+    finally:
+        world.admin.delete([home])
+    case.figures.notes["letters of others"] = count
+    case.figures.lost += count - len(times)
+    case.figures.doubled += sum(times.values()) - len(times)
+    assert times == {b"%d" % number: 1 for number in range(count)}
+
+
+def _bury_others(world: World, home: str, count: int) -> None:
+    """Letters of Spring from its topic `home`, told apart by their keys."""
+    letters = [
+        foreign_record(spring_headers(topic=home, offset=number), key=b"%d" % number)
+        for number in range(count)
+    ]
+    producer = KafkaJobProducer(producer_config(world.servers.bootstrap_servers))
+    try:
+        ends = producer.send_all(
+            [Outgoing(world.names.dlq("default"), each.key, each.value, each.headers) for each in letters]
+        )
+        assert [end.error for end in ends] == [None] * count
+    finally:
+        producer.close()
+
+
+def _kill_at_third_write(case: Case, world: World, home: str, name: str, loss: Loss) -> None:
+    """A replay in many batches; the third of its requests arrives, or does not, and it never knows."""
+    writes = 0
+    is_write = kafka_request(PRODUCE, containing=home.encode())
+
+    def is_third(request: bytes) -> bool:
+        nonlocal writes
+        writes += is_write(request)
+        return writes == 3
+
+    def kill() -> None:
+        victim.kill()
+
+    trap = case.site.kafka_proxy.trap(is_third, kill, loss=loss)
+    victim = _replay(world, name, rate=10, settings={"kafka.bootstrap_servers": case.site.kafka_by_proxy})
+    code = victim.wait(60)
+    assert (code, trap.sprung) == (-SIGKILL, 1), victim.tail()
+
+
 def _replay_all(world: World, count: int) -> None:
     ended = world.cli("dlq", "replay", "--all", "--execute")
     assert (ended.code, ended.out.count(f"replayed: {count} of")) == (0, 1), ended.out + ended.err
@@ -147,10 +176,8 @@ def _replay(
     world: World, name: str, *, rate: float = 0.0, settings: Mapping[str, object] | None = None
 ) -> WorkerProcess:
     pace = ["--rate", f"{rate:g}"] if rate else []
-    return WorkerProcess(
-        [sys.executable, "-m", "pipeline", "dlq", "replay", "--all", "--execute", *pace],
-        environment=world.environment(settings),
-        log=world.folder / f"replay-{name}.log",
+    return world.start_command(
+        "dlq", "replay", "--all", "--execute", *pace, settings=settings, log=f"replay-{name}.log"
     )
 
 
