@@ -23,7 +23,7 @@ from tests.faults.load_run import run_load
 from tests.faults.mutants import MUTANTS
 from tests.faults.mutations import run_mutation
 from tests.faults.report import WITHOUT, Result, load_results, save_results, write_report
-from tests.faults.runner import DIRTY, add_run, commit
+from tests.faults.runner import add_run, commit
 from tests.faults.scale import FULL, QUICK, Scale
 from tests.faults.site import Site
 from tests.harness.processes import ROOT
@@ -51,22 +51,13 @@ def main() -> int:
                 date=time.strftime("%Y-%m-%d"),
                 scale=_told(scale) if key.isdigit() else "as told below",
             )
-            if options.more:
-                result = _continued(results.get(key), result)
             _run(key, result, site, scale, options, Path(name))
-            results[key] = result
+            results[key] = [*(results.get(key, []) if options.more else []), result]
             failed = failed or not result.passed
             save_results(RESULTS, results)
             write_report(REPORT, results, window=scale.window)
     print(f"{'some promises were broken' if failed else 'all promises held'}: {REPORT.relative_to(ROOT)}")
     return int(failed)
-
-
-def _continued(earlier: Result | None, result: Result) -> Result:
-    """What was measured before with the same code at the same scale: the new runs are added to it."""
-    if earlier is None or result.commit.endswith(DIRTY):
-        return result
-    return earlier if (earlier.commit, earlier.scale) == (result.commit, result.scale) else result
 
 
 def _options() -> argparse.Namespace:
@@ -84,7 +75,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--more",
         action="store_true",
-        help="add to earlier runs of the same commit, clean, and scale, with other seeds",
+        help="keep what earlier runs of the same gave, also with other code; by default it is replaced",
     )
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs have measured")
     options = parser.parse_args()

@@ -10,14 +10,14 @@ from pathlib import Path
 from tests.faults.figures import Figures
 from tests.faults.matrix import MATRIX, MISSING
 
-__all__ = ["WITHOUT", "Result", "load_results", "save_results", "write_report"]
+__all__ = ["WITHOUT", "Result", "Results", "load_results", "save_results", "write_report"]
 
 WITHOUT = "without "  # in the names of results of mutations
 
 
 @dataclass
 class Result:
-    """All runs of one row, of one mutation, of the campaign, or of the load."""
+    """Runs of one row, of one mutation, of the campaign, or of the load, with the same code at the same scale."""
 
     figures: Figures = field(default_factory=Figures)
     failures: list[str] = field(default_factory=list)
@@ -34,16 +34,36 @@ class Result:
         return not self.failures
 
 
-def load_results(path: Path) -> dict[str, Result]:
+# By the number or name of what was run, the oldest first.
+Results = Mapping[str, Sequence[Result]]
+
+
+def load_results(path: Path) -> dict[str, list[Result]]:
     if not path.exists():
         return {}
     stored = json.loads(path.read_text())
-    return {name: Result(**{**each, "figures": Figures(**each["figures"])}) for name, each in stored.items()}
+    return {
+        name: [Result(**{**each, "figures": Figures(**each["figures"])}) for each in found]
+        for name, found in stored.items()
+    }
 
 
-def save_results(path: Path, results: Mapping[str, Result]) -> None:
+def save_results(path: Path, results: Results) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({name: asdict(each) for name, each in results.items()}, indent=1))
+    stored = {name: [asdict(each) for each in found] for name, found in results.items()}
+    path.write_text(json.dumps(stored, indent=1))
+
+
+def _together(results: Sequence[Result]) -> Result:
+    """Their figures, failures and remarks as those of one."""
+    whole = Result()
+    for each in results:
+        whole.figures.merge(each.figures)
+        whole.failures += each.failures
+        whole.remarks += each.remarks
+        whole.runs += each.runs
+        whole.not_here = each.not_here
+    return whole
 
 
 _HEAD = """# Reliability
@@ -60,26 +80,26 @@ before the fault.
 """
 
 
-def write_report(path: Path, results: Mapping[str, Result], *, window: float) -> None:
+def write_report(path: Path, results: Results, *, window: float) -> None:
     lines = [
         *_HEAD.format(window=window).splitlines(),
         *_runs(results),
         "",
         "| number | fault | result | figures |",
         "|---|---|---|---|",
-        *(_row(number, results.get(str(number))) for number in MATRIX),
+        *(_row(number, results.get(str(number), ())) for number in MATRIX),
         "",
-        *_mutations([each for name, each in results.items() if name.startswith(WITHOUT)]),
-        *_apart("Random campaign", results.get("campaign")),
-        *_apart("Load with kills", results.get("load")),
+        *_mutations([found[-1] for name, found in results.items() if name.startswith(WITHOUT)]),
+        *_apart("Random campaign", results.get("campaign", ())),
+        *_apart("Load with kills", results.get("load", ())),
     ]
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 
-def _runs(results: Mapping[str, Result]) -> Sequence[str]:
+def _runs(results: Results) -> Sequence[str]:
     """Of which code, when, with which seeds and at which scale."""
     rows: dict[str, list[str]] = {}
-    for name, each in results.items():
+    for name, each in [(name, each) for name, found in results.items() for each in found]:
         seeds = ", ".join(map(str, each.seeds))
         rows.setdefault(
             f"commit {each.commit}, {each.date}, {each.scale}" + (f", seeds {seeds}" if seeds else ""), []
@@ -91,11 +111,11 @@ def _order(name: str) -> tuple[int, str]:
     return (int(name), "") if name.isdigit() else (1000, name)
 
 
-def _row(number: int, result: Result | None) -> str:
-    text = MATRIX[number].text
+def _row(number: int, results: Sequence[Result]) -> str:
+    text, result = MATRIX[number].text, _together(results)
     if number in MISSING:
         return f"| {number} | {text} | not here | {MISSING[number]} |"
-    if result is None:
+    if not results:
         return f"| {number} | {text} | not here | not run yet |"
     if result.not_here:
         return f"| {number} | {text} | not here | {result.not_here} |"
@@ -119,8 +139,9 @@ def _mutations(results: Sequence[Result]) -> Sequence[str]:
     return ["## Without the protections", "", intro, "", *table, ""]
 
 
-def _apart(title: str, result: Result | None) -> Sequence[str]:
-    if result is None:
+def _apart(title: str, results: Sequence[Result]) -> Sequence[str]:
+    if not results:
         return []
+    result = _together(results)
     verdict = "Pass" if result.passed else "Fail: " + "; ".join(result.failures)[:600]
     return [f"## {title}", "", f"{verdict}. {result.figures.text()}.", "", *result.remarks, ""]

@@ -17,9 +17,7 @@ from tests.faults.scale import Scale
 from tests.faults.site import Site
 from tests.harness.processes import ROOT
 
-__all__ = ["DIRTY", "add_run", "commit", "first_line", "run_scenario"]
-
-DIRTY = "-dirty"  # at the end of the name of a commit that was changed: what was run cannot be told from it
+__all__ = ["add_run", "commit", "first_line", "run_scenario"]
 
 
 def run_scenario(
@@ -63,7 +61,7 @@ def commit() -> str:
     """The code that is run; the report, which the run itself writes, is none of it."""
     name = _git("rev-parse", "--short", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/reliability.md")
-    return (name + (DIRTY if changed else "")) or "unknown"
+    return (name + ("-dirty" if changed else "")) or "unknown"
 
 
 def _git(*arguments: str) -> str:
