@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,19 +45,12 @@ class Dependency:
         fresh.write_text(mode)
         fresh.rename(path)
 
-    def start_worker(self, **settings: object) -> WorkerProcess:
-        changes = {
-            "worker.concurrency": CONCURRENCY,
-            **{k.replace("__", "."): v for k, v in settings.items()},
-        }
-        environment = {**self.world.environment(changes), "DEPENDENCY_OPTIONS": json.dumps(self.options)}
-        worker = WorkerProcess(
-            [sys.executable, "-m", "pipeline", "worker", "tests.acceptance.dependency_app:app"],
-            environment=environment,
-            log=self.world.folder / f"worker-{len(self.world.workers) + 1}.log",
+    def start_worker(self, **settings: Any) -> WorkerProcess:
+        return self.world.start_worker(
+            target="tests.acceptance.dependency_app:app",
+            environment={"DEPENDENCY_OPTIONS": json.dumps(self.options)},
+            **{"worker__concurrency": CONCURRENCY, **settings},
         )
-        self.world.workers.append(worker)
-        return worker
 
     def publish(self, count: int, *, light: bool = False, seconds: float = 0.01) -> list[Acked]:
         job_type = self.world.jobs.plain if light else self.world.jobs.effect

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 
 import psutil
@@ -16,7 +15,6 @@ from pipeline.core.story import AttemptOutcome
 from tests.acceptance.deadly_app import LANES, TARGET, Deed, app, write_deed_schemas
 from tests.harness.checks import assert_clean_end, assert_nothing_lost
 from tests.harness.ledger import Acked
-from tests.harness.processes import WorkerProcess
 from tests.harness.world import World
 
 pytestmark = pytest.mark.servers
@@ -51,16 +49,6 @@ def publish(world: World, lane: str, deeds: Sequence[Deed], *, tenant: str | Non
     return acked
 
 
-def start_worker(world: World) -> WorkerProcess:
-    worker = WorkerProcess(
-        [sys.executable, "-m", "pipeline", "worker", TARGET],
-        environment=world.environment(),
-        log=world.folder / f"worker-{len(world.workers) + 1}.log",
-    )
-    world.workers.append(worker)
-    return worker
-
-
 def wait_running(world: World, jobs: Sequence[Acked]) -> None:
     ids = {job.job_id for job in jobs}
     world.wait("they run", lambda: {run.job_id for run in world.executions()} >= ids)
@@ -91,7 +79,7 @@ def assert_poison(world: World, job: Acked) -> None:
 
 
 def test_a_deadly_job_of_the_process_lane_takes_two_children_and_no_worker(deadly: World) -> None:
-    worker = start_worker(deadly)
+    worker = deadly.start_worker(target=TARGET)
     beside = publish(deadly, "thread", [Deed(name="beside", gate="go")] * 4)
     wait_running(deadly, beside)
     poison = publish(deadly, "process", [Deed(name=do, do=do) for do in DEADLY])
@@ -112,7 +100,7 @@ def test_a_deadly_job_of_the_process_lane_takes_two_children_and_no_worker(deadl
 
 def test_many_deadly_jobs_take_at_most_one_worker_each(deadly: World) -> None:
     """Workers that die are replaced; what is left in the end is a system that works."""
-    workers = [start_worker(deadly) for _ in range(2)]
+    workers = [deadly.start_worker(target=TARGET) for _ in range(2)]
     innocent = publish(deadly, "async", [Deed(name="innocent")] * 60)
     poison = [
         job
@@ -124,7 +112,7 @@ def test_many_deadly_jobs_take_at_most_one_worker_each(deadly: World) -> None:
     def all_ended() -> bool:
         for worker in [each for each in workers if not each.running]:
             workers.remove(worker)
-            workers.append(start_worker(deadly))
+            workers.append(deadly.start_worker(target=TARGET))
             workers[-1].may_end = True  # the next deadly job may be its first
         states = deadly.states()
         return all(
@@ -146,14 +134,14 @@ def test_many_deadly_jobs_take_at_most_one_worker_each(deadly: World) -> None:
 
 
 def test_children_die_with_a_worker_that_is_killed(deadly: World) -> None:
-    worker = start_worker(deadly)
+    worker = deadly.start_worker(target=TARGET)
     held = publish(deadly, "process", [Deed(name=f"held-{n}", gate="go") for n in range(2)])
     wait_running(deadly, held)
     children = [run.pid for run in deadly.executions()]
     worker.kill()
     deadly.wait("the children are gone", lambda: not any(map(psutil.pid_exists, children)))
     deadly.open("go")
-    start_worker(deadly)
+    deadly.start_worker(target=TARGET)
     deadly.wait_ended()
     for job in held:
         assert [run.attempt for run in deadly.executions(job_id=job.job_id)] == [1, 1]
@@ -162,7 +150,7 @@ def test_children_die_with_a_worker_that_is_killed(deadly: World) -> None:
 
 
 def test_a_handler_that_nothing_can_interrupt_is_killed_at_its_time_limit(deadly: World) -> None:
-    start_worker(deadly)
+    deadly.start_worker(target=TARGET)
     (job,) = publish(deadly, "limited", [Deed(name="spins", do="spin once")])
     deadly.wait_ended()
     assert [run.attempt for run in deadly.executions(job_id=job.job_id)] == [1, 2]
@@ -183,7 +171,7 @@ def test_effects_of_a_child_are_there_once_wherever_it_dies(deadly: World) -> No
         "effect, killed inside": ([1, 2], 1),
         "effect, killed after": ([1], None),
     }
-    start_worker(deadly)
+    deadly.start_worker(target=TARGET)
     jobs = publish(deadly, "process", [Deed(name=do, do=do) for do in expected])
     deadly.wait_ended()
     deadly.wait_committed()

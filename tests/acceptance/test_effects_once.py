@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -74,20 +73,10 @@ def publish_all(world: World) -> list[Case]:
     return cases
 
 
-def start_worker(world: World, **settings: object) -> WorkerProcess:
-    worker = WorkerProcess(
-        [sys.executable, "-m", "pipeline", "worker", TARGET],
-        environment=world.environment({key.replace("__", "."): value for key, value in settings.items()}),
-        log=world.folder / f"worker-{len(world.workers) + 1}.log",
-    )
-    world.workers.append(worker)
-    return worker
-
-
 def start_victim(world: World) -> WorkerProcess:
     """It commits no offset while it is watched: what it completes is fetched again."""
     steps = len(STEPS) + len(AT_COMMIT)
-    return start_worker(world, worker__commit_interval=600, worker__process_concurrency=steps)
+    return world.start_worker(target=TARGET, worker__commit_interval=600, worker__process_concurrency=steps)
 
 
 @contextmanager
@@ -160,7 +149,7 @@ def test_an_effect_is_there_once_when_its_worker_is_killed_at_any_step(steps: Wo
         wait_all_stopped(steps, cases)
         victim.kill()
         end_commits(steps, lock)
-    start_worker(steps)
+    steps.start_worker(target=TARGET)
     steps.wait_ended()
     steps.wait_committed()
     assert_once(steps, cases, finished=("commit", "after", "settled"))
@@ -178,7 +167,7 @@ def test_an_effect_is_there_once_when_its_worker_is_frozen_at_any_step_and_wakes
         for process in frozen:
             process.send_signal(signal.SIGSTOP)
         end_commits(steps, lock)
-    start_worker(steps)
+    steps.start_worker(target=TARGET)
     steps.wait_ended()
     steps.open("go")
     for process in frozen:

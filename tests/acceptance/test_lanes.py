@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -13,7 +12,6 @@ from tests.acceptance.deadly_app import LANES, PAIRS, TARGET, Deed, app, write_d
 from tests.harness.checks import assert_clean_end, assert_nothing_lost
 from tests.harness.jobs import Policy, Task
 from tests.harness.ledger import Acked, Execution
-from tests.harness.processes import WorkerProcess
 from tests.harness.world import World
 
 pytestmark = pytest.mark.servers
@@ -61,13 +59,7 @@ def test_a_job_type_runs_as_many_at_a_time_as_it_says_and_others_do_not_wait(new
         limited = publish(PAIRS.name, 40)
         others = publish(LANES["async"].name, 40)
     world.note_acked([*limited, *others])
-    world.workers.append(
-        WorkerProcess(
-            [sys.executable, "-m", "pipeline", "worker", TARGET],
-            environment=world.environment(),
-            log=world.folder / "worker.log",
-        )
-    )
+    world.start_worker(target=TARGET)
     world.wait_ended()
     runs = world.executions()
     assert set(world.states().values()) == {JobState.COMPLETED}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import urllib.request
+from typing import Any
 
 import psutil
 import pytest
@@ -27,16 +27,8 @@ from tests.harness.world import World
 pytestmark = pytest.mark.servers
 
 
-def supervise(world: World, *, processes: int = 3, **settings: object) -> WorkerProcess:
-    changes = {key.replace("__", "."): value for key, value in settings.items()}
-    command = [sys.executable, "-m", "pipeline", "worker", "tests.harness.handlers:app"]
-    supervisor = WorkerProcess(
-        [*command, "--processes", str(processes)],
-        environment=world.environment(changes),
-        log=world.folder / f"worker-{len(world.workers) + 1}.log",
-    )
-    world.workers.append(supervisor)
-    return supervisor
+def supervise(world: World, *, processes: int = 3, **settings: Any) -> WorkerProcess:
+    return world.start_worker("--processes", str(processes), **settings)
 
 
 def members(supervisor: WorkerProcess) -> dict[int, int]:

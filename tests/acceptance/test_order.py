@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -34,15 +34,8 @@ def ordered(new_world: Callable[..., World]) -> World:
     return world
 
 
-def start(world: World, **settings: object) -> WorkerProcess:
-    changes = {key.replace("__", "."): value for key, value in settings.items()}
-    worker = WorkerProcess(
-        [sys.executable, "-m", "pipeline", "worker", TARGET],
-        environment=world.environment(changes),
-        log=world.folder / f"worker-{len(world.workers) + 1}.log",
-    )
-    world.workers.append(worker)
-    return worker
+def start(world: World, **settings: Any) -> WorkerProcess:
+    return world.start_worker(target=TARGET, **settings)
 
 
 def runs_of(world: World, name: str) -> list[Execution]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any
 
 from pipeline import Publisher, load_settings
@@ -26,7 +24,7 @@ class Versions:
         place = self.world.folder / f"built-v{version}"
         return str(write_versions(place, version, namespace=self.world.name))
 
-    def settings(self, version: int, **changes: object) -> dict[str, object]:
+    def settings(self, version: int, **changes: object) -> dict[str, Any]:
         own = {name.replace("__", "."): value for name, value in changes.items()}
         return {"schemas_dir": self.schemas(version), **self._settings, **own}
 
@@ -49,14 +47,11 @@ class Versions:
         return built.app.codec().encode(GREET, built.model.model_validate(payload))
 
     def start_worker(self, version: int, **changes: object) -> WorkerProcess:
-        environ = self.world.environment(self.settings(version, **changes))
-        worker = WorkerProcess(
-            [sys.executable, "-m", "pipeline", "worker", "tests.harness.versions:app"],
-            environment={**environ, "HARNESS_VERSION": str(version), "PATH": os.environ["PATH"]},
-            log=self.world.folder / f"greeter-{len(self.world.workers) + 1}.log",
+        return self.world.start_worker(
+            target="tests.harness.versions:app",
+            environment={"HARNESS_VERSION": str(version)},
+            **self.settings(version, **changes),
         )
-        self.world.workers.append(worker)
-        return worker
 
     def greeted(self) -> dict[str, dict[str, Any]]:
         """What the handlers were given, by job id."""

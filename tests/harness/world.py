@@ -205,12 +205,19 @@ class World:
     def note_acked(self, acked: Sequence[Acked]) -> None:
         self._acked.append(*(each._asdict() for each in acked))
 
-    def start_worker(self, *, program: Sequence[str] | None = None, **settings: object) -> WorkerProcess:
-        """A worker process; `settings` have `__` for the dot, `program` is run instead of the usual one."""
+    def start_worker(
+        self,
+        *arguments: str,
+        target: str = "",
+        program: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        **settings: object,
+    ) -> WorkerProcess:
+        """A worker process; `settings` have `__` for the dot. `target` and `program` are instead of the usual ones."""
         changes = {key.replace("__", "."): value for key, value in settings.items()}
         worker = WorkerProcess(
-            [sys.executable, *(program or self._program), "worker", self.target],
-            environment=self.environment(changes),
+            [sys.executable, *(program or self._program), "worker", target or self.target, *arguments],
+            environment={**self.environment(changes), **(environment or {})},
             log=self.folder / f"worker-{len(self.workers) + 1}.log",
         )
         self.workers.append(worker)
