@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test faults check format lock bench clean
+.PHONY: help install demo test faults lint check format lock bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,10 +27,12 @@ test: .venv/installed  ## the whole suite, on real servers
 faults: .venv/installed  ## inject every fault for real, at full scale; writes docs/reliability.md
 	$(BIN)/python -m tests.faults
 
-check: .venv/installed  ## format, lint, types and the fast tests
+lint: .venv/installed  ## look at format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+check: lint  ## format, lint, types and the fast tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not servers' tests/unit tests/contract
 
 format: .venv/installed  ## format the code
