@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from signal import SIGKILL
 from threading import Event
 
-from pipeline.adapters.kafka.config import producer_config
-from pipeline.adapters.kafka.producer import KafkaJobProducer
 from pipeline.core.ports import Outgoing
 from pipeline.core.state import JobState
 from pipeline.core.topics import TopicSpec
@@ -19,6 +17,7 @@ from tests.harness.jobs import Policy, Task
 from tests.harness.ledger import Acked
 from tests.harness.processes import WorkerProcess
 from tests.harness.proxy import Loss
+from tests.harness.raw import write
 from tests.harness.requests import PRODUCE, kafka_request
 from tests.harness.world import World
 from tests.unit.foreign_letters import foreign_record, spring_headers
@@ -138,14 +137,9 @@ def _bury_others(world: World, home: str, count: int) -> None:
         foreign_record(spring_headers(topic=home, offset=number), key=b"%d" % number)
         for number in range(count)
     ]
-    producer = KafkaJobProducer(producer_config(world.servers.bootstrap_servers))
-    try:
-        ends = producer.send_all(
-            [Outgoing(world.names.dlq("default"), each.key, each.value, each.headers) for each in letters]
-        )
-        assert [end.error for end in ends] == [None] * count
-    finally:
-        producer.close()
+    write(
+        world, [Outgoing(world.names.dlq("default"), each.key, each.value, each.headers) for each in letters]
+    )
 
 
 def _kill_at_third_write(case: Case, world: World, home: str, name: str, loss: Loss) -> None:
