@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.adapters.kafka.config import producer_config
-from pipeline.adapters.kafka.producer import KafkaJobProducer
 from pipeline.core import headers as h
 from pipeline.core.job import Job
 from pipeline.core.ports import Outgoing
 from pipeline.core.state import JobState
 from tests.harness.newer import Versions
 from tests.harness.processes import ROOT
+from tests.harness.raw import write
 from tests.harness.versions import GREET
 from tests.harness.world import World
 from tests.servers import TestServers
@@ -92,10 +91,7 @@ def test_a_schema_that_is_nowhere_costs_attempts_then_rests_in_the_dlq_and_a_rep
 
 
 def _send(world: World, value: bytes, headers: h.HeaderList) -> None:
-    producer = KafkaJobProducer(producer_config(world.servers.bootstrap_servers))
-    (sent,) = producer.send_all([Outgoing(world.names.main("default"), b"acme", value, headers)])
-    producer.close()
-    assert sent.error is None
+    write(world, [Outgoing(world.names.main("default"), b"acme", value, headers)])
 
 
 def test_what_waits_in_the_topics_is_checked_before_a_deployment(versions: Versions) -> None:
