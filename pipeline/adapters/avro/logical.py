@@ -19,9 +19,9 @@ from pipeline.adapters.avro.tree import Schema, counterparts, describe_type
 
 __all__ = [
     "MAX_PRECISION",
+    "bounded_decimal",
     "disagreement",
     "logical_type",
-    "model_form",
     "reading_form",
     "writing_form",
 ]
@@ -50,12 +50,6 @@ def logical_type(schema: Schema) -> str | None:
 def reading_form(schema: ParsedSchema) -> dict[str, Any]:
     """The schema to decode with: the same bytes, and only logical types that are safe."""
     form, _ = parse_record(_map_logical(json.loads(schema.text), _for_reading))
-    return form
-
-
-def model_form(schema: ParsedSchema) -> dict[str, Any]:
-    """The schema to decode with for a payload model: as `reading_form`, but a uuid stays text, which the model takes at less cost."""
-    form, _ = parse_record(_map_logical(json.loads(schema.text), _for_model))
     return form
 
 
@@ -109,24 +103,22 @@ def _for_reading(node: Mapping[str, Any]) -> str:
     return _BOUNDED_DECIMAL if honoured == "decimal" else honoured or "none"
 
 
-def _for_model(node: Mapping[str, Any]) -> str:
-    honoured = _for_reading(node)
-    return "none" if honoured == "uuid" else honoured
-
-
 def _for_writing(node: Mapping[str, Any]) -> str:
     return "decimal" if logical_type(dict(node)) == "decimal" else "none"
 
 
-def _read_decimal(data: bytes, writer_schema: Mapping[str, Any] | None, _reader_schema: object) -> Decimal:
-    """Bytes to a decimal, refused when it has more digits than declared. The length is checked first."""
-    assert writer_schema is not None
-    precision, scale = writer_schema["precision"], writer_schema.get("scale", 0)
+def bounded_decimal(data: bytes, precision: int, scale: int) -> Decimal:
+    """Bytes to a decimal, refused with `ValueError` when it has more digits than declared. The length is checked first."""
     if len(data) <= _bytes_for(precision):
         number = Decimal(int.from_bytes(data, "big", signed=True))
         if number.adjusted() < precision:
             return number.scaleb(-scale, _EXACT)
     raise ValueError(f"a decimal of {len(data)} bytes exceeds its precision of {precision} digits")
+
+
+def _read_decimal(data: bytes, writer_schema: Mapping[str, Any] | None, _reader_schema: object) -> Decimal:
+    assert writer_schema is not None
+    return bounded_decimal(data, writer_schema["precision"], writer_schema.get("scale", 0))
 
 
 def _bytes_for(precision: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from fastavro import schemaless_reader, schemaless_writer
 
 from pipeline.adapters.avro.catalog import SchemaVersion
-from pipeline.adapters.avro.logical import model_form
+from pipeline.adapters.avro.decoding import Cursor, Node, decoder
 from pipeline.adapters.avro.safety import may_skip_for_ever
 from pipeline.adapters.avro.writers import Writer
 from pipeline.core.job_type import Upcaster
@@ -26,8 +26,8 @@ class Reader:
     """How payloads of one writer schema are decoded, from position `start` on.
 
     `target` is None when writer and reader are the same; `lift` brings what an old version said to the newest. `bounded`:
-    what is skipped could be endless; it takes longer to read with care. `form` is the schema to decode with, the writer's
-    reading form by default.
+    what is skipped could be endless; it takes longer to read with care. `node` reads for a model what was written with the schema
+    that it is read with: a uuid stays text, which a model takes at less cost.
     """
 
     writer: Writer
@@ -35,7 +35,7 @@ class Reader:
     start: int
     lift: Lift | None = None
     bounded: bool = False
-    form: dict[str, Any] | None = None
+    node: Node | None = None
 
 
 class _Bounded(BytesIO):
@@ -53,18 +53,29 @@ class _Bounded(BytesIO):
 
 def read(job_type: str, data: bytes, reader: Reader) -> Any:
     """Decode. Raises `PayloadError`, and nothing else, whatever the bytes are."""
+    try:
+        values, end = (
+            _decode(data, reader) if reader.node is None else _decode_plainly(data, reader.node, reader.start)
+        )
+    except Exception as error:  # noqa: BLE001 - decoders raise anything on bad bytes
+        reason = "they end too early" if isinstance(error, EOFError | IndexError) else type(error).__name__
+        _refuse(job_type, data, reader, reason)
+    if (excess := len(data) - end) != 0:
+        _refuse(job_type, data, reader, "they end too early" if excess < 0 else f"{excess} bytes too many")
+    return values if reader.lift is None else reader.lift(values)
+
+
+def _decode_plainly(data: bytes, node: Node, start: int) -> tuple[Any, int]:
+    cursor = Cursor(data, start)
+    return node.read(cursor), cursor.at
+
+
+def _decode(data: bytes, reader: Reader) -> tuple[Any, int]:
     # One byte more than there is: a field that is skipped although it is cut short reads past the end of
     # the payload without an error, and only the position betrays it.
     buffer = (_Bounded if reader.bounded else BytesIO)(data + b"\x00")
     buffer.seek(reader.start)
-    try:
-        values = schemaless_reader(buffer, reader.form or reader.writer.reading, reader.target)
-    except Exception as error:  # noqa: BLE001 - fastavro raises anything on bad bytes
-        reason = "they end too early" if isinstance(error, EOFError) else type(error).__name__
-        _refuse(job_type, data, reader, reason)
-    if (excess := len(data) - buffer.tell()) != 0:
-        _refuse(job_type, data, reader, "they end too early" if excess < 0 else f"{excess} bytes too many")
-    return values if reader.lift is None else reader.lift(values)
+    return schemaless_reader(buffer, reader.writer.reading, reader.target), buffer.tell()
 
 
 # The errors here are raised "from None", and without the foreign message: those quote the payload.
@@ -101,7 +112,7 @@ class Upcasting:
         steps = [step for step in sorted(self._upcasters) if step >= version]
         first = self._writers[steps[0] if steps else self._newest]
         if writer is first and not steps:
-            return Reader(writer, None, start, form=model_form(writer.parsed))
+            return Reader(writer, None, start, node=decoder(writer.parsed.schema, writer.parsed.named))
         target = None if writer is first else first.reading
         bounded = target is not None and may_skip_for_ever(writer.parsed.schema, writer.parsed.named)
         return Reader(writer, target, start, self._lift(steps) if steps else None, bounded)
