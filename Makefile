@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test faults lint check format lock bench clean
+.PHONY: help install demo test test-compiled faults compile lint check format lock bench clean
 
 help:  ## show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -39,8 +39,22 @@ format: .venv/installed  ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: .venv/installed  ## measure against bare loops, in the same run
-	$(BIN)/python -m bench
+# Native code of the same source, from a C compiler; without one the benchmarks measure plain Python, and say so.
+build/compiled/installed: .venv/installed pyproject.toml infra/compiled.py $(shell find pipeline -name '*.py')
+	rm -rf build/compiled build/mypyc
+	PIPELINE_COMPILE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --target build/compiled .
+	@touch $@
+
+compile: build/compiled/installed  ## build the library as native code, into build/compiled
+
+# In place of the plain source, which lies in the directory that Python would look into first.
+COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=build/compiled:.
+
+test-compiled: build/compiled/installed  ## the fast tests, on native code
+	$(COMPILED) $(BIN)/python -m pytest -q --import-mode=append -n 2 --dist worksteal -m 'not servers' tests/unit tests/contract
+
+bench: .venv/installed $(if $(shell command -v cc),build/compiled/installed)  ## measure against bare loops, in the same run
+	$(COMPILED) $(BIN)/python -m bench
 
 lock: .venv/installed  ## write the versions that are installed now to constraints.txt
 	{ head -1 constraints.txt; $(BIN)/python -m pip freeze --exclude-editable; grep ^hatchling constraints.txt; } > constraints.new

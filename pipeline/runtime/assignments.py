@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 
+from mypy_extensions import mypyc_attr
+
 from pipeline.core.offsets import Gap, OffsetTracker, Partition
 from pipeline.core.stuck import Progress
 from pipeline.runtime.delivery import Delivery
@@ -12,6 +14,7 @@ from pipeline.runtime.delivery import Delivery
 __all__ = ["Assignments"]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Assignments:
     """The side of a buffer that commits look at. Thread-safe; whoever builds on it uses the same lock."""
 

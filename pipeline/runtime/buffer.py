@@ -27,6 +27,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from mypy_extensions import mypyc_attr
+
 from pipeline.core.caps import Caps
 from pipeline.core.offsets import Partition
 from pipeline.core.order import KeyGate
@@ -37,6 +39,7 @@ from pipeline.runtime.held import Aside, Held, Load, Waiting
 __all__ = ["Buffer"]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Buffer(Assignments):
     """See the module. `lane_of` names the lane of a job type; `is_retry` tells retry topics from main topics.
 

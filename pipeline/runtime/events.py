@@ -13,6 +13,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from mypy_extensions import mypyc_attr
+
 from pipeline.core.events import Move
 from pipeline.core.ports import KeyedValue, ManyProducer
 
@@ -43,6 +45,7 @@ class _Period:
         return self.sealed and self.acknowledged + self.given_up >= self.sent
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class EventSink:
     """Thread-safe. `encode` turns the moves of one job into a record's value; `write_log` writes lines."""
 

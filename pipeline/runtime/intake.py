@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from pipeline.core.clock import Clock
 from pipeline.core.headers import parse_job
 from pipeline.core.job import Record
@@ -37,6 +39,7 @@ class IntakeSettings(NamedTuple):
     limits: Limits
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Intake:
     """A `RebalanceListener`. `step` is called in a loop, by one thread, until the worker has drained."""
 

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from math import inf
 
+from mypy_extensions import mypyc_attr
+
 from pipeline.core.backoff import Backoff, Random, RetryPolicy
 from pipeline.core.claims import Settled, Settlement
 from pipeline.core.clock import Clock
@@ -59,6 +61,7 @@ def _settlement_of(item: Unsettled, decision: Finish | RunLater | DeadLetter) ->
     return write if item.letter is None else write._replace(letter=letter_facts(item))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Settler:
     """`settle` is called by one thread. `in_order` are the names of the job types that run in order: retried in place."""
 

@@ -7,8 +7,7 @@ it goes with its partition like everything else that has not started.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from pipeline.core.breaker import BreakerKey
 from pipeline.core.offsets import Partition
@@ -57,8 +56,18 @@ class Shelf:
 class ShelvingBuffer(Buffer):
     """See the module. Made as a `Buffer` is."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        *,
+        lanes: Sequence[str],
+        lane_of: Callable[[str], str],
+        is_retry: Callable[[str], bool],
+        in_order: Collection[str] = (),
+        concurrency: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(
+            lanes=lanes, lane_of=lane_of, is_retry=is_retry, in_order=in_order, concurrency=concurrency
+        )
         self._shelf = Shelf()
 
     def shelve(self, key: BreakerKey, deliveries: Iterable[Delivery]) -> None:

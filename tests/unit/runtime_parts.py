@@ -88,9 +88,19 @@ def delivery_of(record: Record) -> Delivery:
     return Delivery(record, Partition(record.topic, record.partition), parsed.job, parsed.problem)
 
 
-def new_buffer(*partitions: Partition) -> Buffer:
+class WatchedBuffer(Buffer):
+    """One that does something else in place of waiting for what runs, when told so."""
+
+    while_waiting: Callable[[Sequence[Partition], float], bool] | None = None
+
+    def wait_landed(self, partitions: Sequence[Partition], timeout: float) -> bool:
+        wait = self.while_waiting or super().wait_landed
+        return wait(partitions, timeout)
+
+
+def new_buffer(*partitions: Partition) -> WatchedBuffer:
     """A buffer with these partitions assigned; jobs of the type `async.*` go to the asyncio lane."""
-    buffer = Buffer(
+    buffer = WatchedBuffer(
         lanes=LANES,
         lane_of=lambda job_type: LANES[job_type.startswith("async.")],
         is_retry=lambda topic: ".retry." in topic,

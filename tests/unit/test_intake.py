@@ -320,9 +320,7 @@ class TestRebalances:
         )
         assert bench.buffer.load() == (0, 0, 0, 0)
 
-    def test_jobs_that_run_get_their_time_to_finish(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_jobs_that_run_get_their_time_to_finish(self, bench: Bench) -> None:
         first, second = self.running(bench)
 
         def finish(partitions: Sequence[Partition], timeout: float) -> bool:
@@ -331,7 +329,7 @@ class TestRebalances:
             bench.buffer.done([first, second])
             return True
 
-        monkeypatch.setattr(bench.buffer, "wait_landed", finish)
+        bench.buffer.while_waiting = finish
         bench.intake.on_revoked([P0])
         assert bench.committed() == {P0: 2}
 

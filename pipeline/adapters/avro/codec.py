@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import Any, NoReturn
+from typing import Any
 
 from fastavro import schemaless_writer
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -112,7 +112,7 @@ class AvroCodec:
         try:
             schemaless_writer(buffer, binding.writing, values)
         except Exception as error:  # noqa: BLE001 - fastavro raises anything; see below for "from None"
-            _refuse_payload(binding, values, error)
+            raise _refused_payload(binding, values, error) from None
         return buffer.getvalue()
 
     def decode(self, job_type: str, data: bytes, schema_id: bytes = b"") -> BaseModel:
@@ -131,7 +131,7 @@ class AvroCodec:
             # Avro has the types right already; lax, so that enum symbols become members in strict models, too.
             return binding.validate(values, strict=False)
         except Exception as error:  # noqa: BLE001 - validators of users raise anything
-            _refuse_values(job_type, binding, reader, error)
+            raise _refused_values(job_type, binding, reader, error) from None
 
     def describe(self, job_type: str, data: bytes, schema_id: bytes = b"") -> dict[str, object]:
         """Schema, fingerprint and payload as JSON values, as its writer saw it. Raises like `decode`.
@@ -185,11 +185,11 @@ def _named(job_type: str) -> Iterator[None]:
 # The errors below are raised "from None", and without the foreign message: those quote the payload.
 
 
-def _refuse_payload(binding: _Binding, values: Any, error: Exception) -> NoReturn:
+def _refused_payload(binding: _Binding, values: Any, error: Exception) -> InvalidJob:
     job_type, model = binding.newest.job_type, binding.model.__name__
     reason = "text with a lone surrogate" if isinstance(error, UnicodeEncodeError) else type(error).__name__
     field = _culprit(binding, values)
-    raise InvalidJob(f"{job_type}: field {field!r} of {model} cannot be written as Avro: {reason}") from None
+    return InvalidJob(f"{job_type}: field {field!r} of {model} cannot be written as Avro: {reason}")
 
 
 def _culprit(binding: _Binding, values: Any) -> str:
@@ -203,7 +203,7 @@ def _culprit(binding: _Binding, values: Any) -> str:
     return "?"
 
 
-def _refuse_values(job_type: str, binding: _Binding, reader: Reader, error: Exception) -> NoReturn:
+def _refused_values(job_type: str, binding: _Binding, reader: Reader, error: Exception) -> PayloadError:
     label, model = reader.writer.parsed.label, binding.model.__name__
     if isinstance(error, ValidationError):
         # Only the field: deeper steps may be keys of a map, which are payload.
@@ -212,4 +212,4 @@ def _refuse_values(job_type: str, binding: _Binding, reader: Reader, error: Exce
         problem = f"{place}: {first['type']} ({error.error_count()} in all)"
     else:
         problem = f"its validator raised {type(error).__name__}"
-    raise PayloadError(f"{job_type}: {model} refuses a payload of {label}: {problem}") from None
+    return PayloadError(f"{job_type}: {model} refuses a payload of {label}: {problem}")

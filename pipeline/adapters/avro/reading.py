@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, NoReturn
+from typing import Any
 
 from fastavro import schemaless_reader, schemaless_writer
 
@@ -59,9 +59,10 @@ def read(job_type: str, data: bytes, reader: Reader) -> Any:
         )
     except Exception as error:  # noqa: BLE001 - decoders raise anything on bad bytes
         reason = "they end too early" if isinstance(error, EOFError | IndexError) else type(error).__name__
-        _refuse(job_type, data, reader, reason)
+        raise _refusal(job_type, data, reader, reason) from None
     if (excess := len(data) - end) != 0:
-        _refuse(job_type, data, reader, "they end too early" if excess < 0 else f"{excess} bytes too many")
+        reason = "they end too early" if excess < 0 else f"{excess} bytes too many"
+        raise _refusal(job_type, data, reader, reason)
     return values if reader.lift is None else reader.lift(values)
 
 
@@ -81,9 +82,9 @@ def _decode(data: bytes, reader: Reader) -> tuple[Any, int]:
 # The errors here are raised "from None", and without the foreign message: those quote the payload.
 
 
-def _refuse(job_type: str, data: bytes, reader: Reader, reason: str) -> NoReturn:
+def _refusal(job_type: str, data: bytes, reader: Reader, reason: str) -> PayloadError:
     label = reader.writer.parsed.label
-    raise PayloadError(f"{job_type}: {len(data)} bytes that are not a valid {label}: {reason}") from None
+    return PayloadError(f"{job_type}: {len(data)} bytes that are not a valid {label}: {reason}")
 
 
 class Upcasting:

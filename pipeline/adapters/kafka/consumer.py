@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from mypy_extensions import mypyc_attr
 
 from pipeline.adapters.kafka.commits import CommitsUnderWay
 from pipeline.adapters.kafka.config import Conf, construct, is_cooperative
@@ -48,6 +49,7 @@ _PASSING_STEP = 0.05  # seconds between two tries
 _REST = 0.005  # seconds between looks whether partitions are to go on
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class KafkaJobConsumer:
     """`JobConsumer` on librdkafka. `config` comes from `consumer_config`; `timeout` bounds each question to the cluster."""
 

@@ -75,8 +75,8 @@ class KafkaJobProducer:
         self._alone: deque[tuple[Outgoing, OnDelivery | None]] = deque()  # only for the producer's thread
         self._stop = threading.Event()
         self._producer = construct(Producer, self._config, self._log)
-        self._thread = threading.Thread(target=self._run, name="kafka-producer", daemon=True)
-        self._thread.start()
+        self._poller = threading.Thread(target=self._run, name="kafka-producer", daemon=True)
+        self._poller.start()
 
     def send(self, record: Outgoing, on_delivery: OnDelivery | None = None) -> None:
         """See `JobProducer.send`."""
@@ -158,7 +158,7 @@ class KafkaJobProducer:
                 producer.purge()
             self.flush(timeout)
         self._stop.set()
-        self._thread.join()
+        self._poller.join()
 
     # --- on the threads of callers
 
