@@ -137,7 +137,7 @@ _CONSUMER_ONLY = (
 def producer_config(
     bootstrap: str,
     *,
-    linger_ms: float = 0.5,
+    linger_ms: float = 0,
     compression: str = "lz4",
     delivery_timeout: float = 30.0,
     extra: Mapping[str, str] | None = None,
