@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["numbers", "texts"]
+__all__ = ["micros", "numbers", "texts"]
 
 
 def texts(values: Sequence[str]) -> str:
@@ -24,3 +24,8 @@ def texts(values: Sequence[str]) -> str:
 def numbers(values: Sequence[float]) -> str:
     """A literal of whole numbers or of floats, exact to the last bit."""
     return f"{{{','.join(map(repr, values))}}}"
+
+
+def micros(times: Sequence[float]) -> str:
+    """A literal of times in seconds, as whole microseconds: what Postgres keeps, and a third of the cost of floats."""
+    return f"{{{','.join([str(int(time * 1e6 + 0.5)) for time in times])}}}"

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
-from pipeline.adapters.postgres.arrays import numbers, texts
+from pipeline.adapters.postgres.arrays import micros, numbers, texts
 from pipeline.adapters.postgres.queries import QUERIES
 from pipeline.adapters.postgres.session import Connection
 from pipeline.core.claims import Claim, ClaimRequest, Row, Verdict, judge, refusal
@@ -94,7 +94,7 @@ def _arrays(worker: str, ordered: Sequence[ClaimRequest]) -> dict[str, object]:
         "topic": texts(topics),
         "partition": numbers(partitions),
         "offset": numbers(offsets),
-        "enqueued_at": numbers(enqueued),
+        "enqueued_at": micros(enqueued),
     }
 
 

@@ -1,4 +1,4 @@
--- Every statement of the store. Those that take arrays read element i of each as one row.
+-- Every statement of the store. Those that take arrays read element i of each as one row; times in them are microseconds.
 -- They rely on the session settings in session.py: only index scans and nested loops, planned once.
 
 -- name: claim
@@ -13,10 +13,10 @@ with granted as (
     )
     select
         r.job_id, r.job_type, r.tenant, r.queue, 'running', r.attempt, r.hop, 1, %(worker)s,
-        r.topic, r.partition, r."offset", to_timestamp(r.enqueued_at), clock_timestamp()
+        r.topic, r.partition, r."offset", to_timestamp(r.enqueued_at / 1e6::float8), clock_timestamp()
     from unnest(
         %(job_id)s::uuid[], %(job_type)s::text[], %(tenant)s::text[], %(queue)s::text[], %(attempt)s::integer[],
-        %(hop)s::integer[], %(topic)s::text[], %(partition)s::integer[], %(offset)s::bigint[], %(enqueued_at)s::float8[]
+        %(hop)s::integer[], %(topic)s::text[], %(partition)s::integer[], %(offset)s::bigint[], %(enqueued_at)s::bigint[]
     ) as r (job_id, job_type, tenant, queue, attempt, hop, topic, partition, "offset", enqueued_at)
     where exists (
         select from workers as w
@@ -69,10 +69,10 @@ where job_id = any(%(job_id)s::uuid[])
 -- Settles runs that completed, each only if its claim still holds.
 update jobs as j set
     state = 'completed', attempt = r.attempt, hop = r.hop,
-    started_at = to_timestamp(r.started_at), finished_at = to_timestamp(r.finished_at)
+    started_at = to_timestamp(r.started_at / 1e6::float8), finished_at = to_timestamp(r.finished_at / 1e6::float8)
 from unnest(
     %(job_id)s::uuid[], %(token)s::bigint[], %(attempt)s::integer[], %(hop)s::integer[],
-    %(started_at)s::float8[], %(finished_at)s::float8[]
+    %(started_at)s::bigint[], %(finished_at)s::bigint[]
 ) as r (job_id, token, attempt, hop, started_at, finished_at)
 where j.job_id = r.job_id and j.token = r.token and j.worker_id = %(worker)s and j.state = 'running'
 returning j.job_id::text
@@ -82,11 +82,11 @@ returning j.job_id::text
 with moved as (
     update jobs as j set
         state = r.state, attempt = r.row_attempt, hop = r.hop, reason = r.reason,
-        started_at = to_timestamp(nullif(r.started_at, 0)), finished_at = to_timestamp(nullif(r.finished_at, 0)),
-        due_at = to_timestamp(nullif(r.due_at, 0)), crashes = coalesce(j.crashes + r.crashed, nullif(r.crashed, 0))
+        started_at = to_timestamp(nullif(r.started_at, 0) / 1e6::float8), finished_at = to_timestamp(nullif(r.finished_at, 0) / 1e6::float8),
+        due_at = to_timestamp(nullif(r.due_at, 0) / 1e6::float8), crashes = coalesce(j.crashes + r.crashed, nullif(r.crashed, 0))
     from unnest(
         %(job_id)s::uuid[], %(token)s::bigint[], %(state)s::text[], %(attempt)s::integer[], %(row_attempt)s::integer[],
-        %(hop)s::integer[], %(started_at)s::float8[], %(finished_at)s::float8[], %(due_at)s::float8[],
+        %(hop)s::integer[], %(started_at)s::bigint[], %(finished_at)s::bigint[], %(due_at)s::bigint[],
         %(crashed)s::integer[], %(reason)s::text[], %(outcome)s::text[], %(error_class)s::text[], %(message)s::text[],
         %(stack)s::text[]
     ) as r (

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 import psycopg
 
-from pipeline.adapters.postgres.arrays import numbers, texts
+from pipeline.adapters.postgres.arrays import micros, numbers, texts
 from pipeline.adapters.postgres.claiming import read_rows
 from pipeline.adapters.postgres.letter_writing import put_letters
 from pipeline.adapters.postgres.queries import QUERIES
@@ -86,8 +86,8 @@ def _arrays(ordered: Sequence[Settlement]) -> dict[str, str]:
         "token": numbers(tokens),
         "attempt": numbers(attempts),
         "hop": numbers(hops),
-        "started_at": numbers(started),
-        "finished_at": numbers(finished),
+        "started_at": micros(started),
+        "finished_at": micros(finished),
     }
 
 
@@ -98,7 +98,7 @@ def _all_arrays(ordered: Sequence[Settlement]) -> dict[str, str]:
         "row_attempt": numbers([settlement.row_attempt for settlement in ordered]),
         "state": texts([settlement.state for settlement in ordered]),
         # A time beyond what Postgres knows must not keep the whole batch from being settled.
-        "due_at": numbers([min(settlement.due_at, EPOCH_LIMIT) for settlement in ordered]),
+        "due_at": micros([min(settlement.due_at, EPOCH_LIMIT) for settlement in ordered]),
         "crashed": numbers([int(settlement.crashed) for settlement in ordered]),
         "reason": texts([settlement.reason for settlement in ordered]),
         "outcome": texts([attempt_outcome(settlement) or "" for settlement in ordered]),

@@ -72,7 +72,8 @@ class ThreadExecutor:
         self._on_room = on_room
         self._pace = Pace(slots, most=most_ahead)
         self._queue: deque[Delivery] = deque()
-        self._work = threading.Condition()
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # told when there is something in the queue
         self._idle = 0
         self._outstanding = 0
         self._written_off = 0
@@ -83,14 +84,14 @@ class ThreadExecutor:
             threading.Thread(target=self._loop, args=(slot,), name=f"handler-{number}", daemon=True).start()
 
     def capacity(self) -> int:
-        with self._work:
+        with self._lock:
             return self._pace.room(self._outstanding, lost=self._written_off)
 
     def outstanding(self) -> int:
         return self._outstanding
 
     def submit(self, deliveries: Sequence[Delivery]) -> None:
-        with self._work:
+        with self._lock:
             self._told_room = False
             self._outstanding += len(deliveries)
             self._queue.extend(deliveries)
@@ -107,7 +108,7 @@ class ThreadExecutor:
             batch = self._turn(slot, outcomes, self._clock.monotonic()) or self._wait(slot)
 
     def _wait(self, slot: _Slot) -> list[Delivery]:
-        with self._work:
+        with self._lock:
             while not self._queue:
                 self._idle += 1
                 self._work.wait()
@@ -116,7 +117,7 @@ class ThreadExecutor:
 
     def _turn(self, slot: _Slot, outcomes: Sequence[Outcome], now: float) -> list[Delivery]:
         """Account for what ended and take what is next, empty when nothing is."""
-        with self._work:
+        with self._lock:
             self._account(slot, outcomes, now)
             following = self._start_next(slot, now) if self._queue else []
             keep = following and len(slot.ended) < KEPT and self._pace.of(following[0].job.job_type) < SHORT
@@ -167,7 +168,7 @@ class ThreadExecutor:
 
     def check(self) -> None:
         now = self._clock.monotonic()
-        with self._work:
+        with self._lock:
             late = [slot for slot in self._slots if self._late(slot, now)]
             runs = [run for slot in late for run in self._write_off(slot, now - slot.since)]
             long = [slot for slot in self._slots if slot.running and now - slot.since > LONG]
@@ -219,7 +220,7 @@ class ThreadExecutor:
         ]
 
     def drop_unstarted(self) -> list[Delivery]:
-        with self._work:
+        with self._lock:
             dropped = list(self._queue)
             self._queue.clear()
             self._outstanding -= len(dropped)
@@ -234,7 +235,7 @@ class ThreadExecutor:
 
     def abandon(self) -> int:
         """A thread cannot be stopped from outside, only kept from the next job. Those written off hold no job any more."""
-        with self._work:
+        with self._lock:
             self._queue.clear()
             ended = [run for slot in self._slots for run in self._give_on(slot)]
             running = sum(len(slot.running) for slot in self._slots if not slot.overdue)
