@@ -54,10 +54,10 @@ test-compiled: build/compiled/installed  ## the fast tests, on native code
 	$(COMPILED) $(BIN)/python -m pytest -q --import-mode=append -n 2 --dist worksteal -m 'not servers' tests/unit tests/contract
 
 bench: .venv/installed $(if $(shell command -v cc),build/compiled/installed)  ## measure against bare loops, in the same run
-	$(COMPILED) $(BIN)/python -m bench
+	$(COMPILED) $(BIN)/python -m bench $(BENCH)
 
 lock: .venv/installed  ## write the versions that are installed now to constraints.txt
-	{ head -1 constraints.txt; $(BIN)/python -m pip freeze --exclude-editable; grep ^hatchling constraints.txt; } > constraints.new
+	{ head -1 constraints.txt; $(BIN)/python -m pip freeze --all --exclude-editable --exclude pip; } > constraints.new
 	mv constraints.new constraints.txt
 
 clean:  ## remove what was installed and built

@@ -17,6 +17,7 @@ from rich.table import Table
 from bench import codec, desk, drain, memory, recovery, retries, scale, store
 from bench.place import Figures, fresh_place
 from pipeline.embedded import Servers, start_servers
+from pipeline.runtime import buffer
 
 Part = Callable[[Servers, argparse.Namespace], Figures]
 
@@ -68,11 +69,16 @@ def main() -> None:
     if unknown := set(arguments.parts) - PARTS.keys():
         parser.error(f"no such part: {', '.join(sorted(unknown))}; allowed: {', '.join(PARTS)}")
     console = Console()
-    figures: Figures = {}
+    figures: Figures = {"compiled": float(_is_compiled())}
+    console.print(f"measuring {'native code' if figures['compiled'] else 'plain Python'}")
     with start_servers(log=console.print) as servers:
         for name in arguments.parts or PARTS:
             figures |= PARTS[name](servers, arguments)
     _tell(console, figures)
+
+
+def _is_compiled() -> bool:
+    return not str(buffer.__file__).endswith(".py")
 
 
 def _tell(console: Console, figures: Figures) -> None:
