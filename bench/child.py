@@ -23,6 +23,7 @@ from pipeline.adapters.avro.framing import HEADER_SIZE
 from pipeline.demo.jobs import RenderInvoice
 
 BATCH = 1000
+WARM_UP = 500  # jobs before those that count
 
 
 class Meter:
@@ -189,16 +190,20 @@ def light(seconds: float, *, per_s: float) -> dict[str, float]:
     worker = app.worker()
     total = int(seconds * per_s)
 
+    def handled(count: int) -> None:
+        while len(waits) < count:
+            time.sleep(0.01)
+
     def publish_all() -> None:
         with app.publisher() as publisher:
-            for number, request in enumerate(requests(total + 100)):
-                if number == 100:
-                    waits.clear()  # warm now
+            for number, request in enumerate(requests(total + WARM_UP)):
+                if number == WARM_UP:
+                    handled(WARM_UP)  # not before has the worker its partitions
+                    waits.clear()
                 payload = request.payload.model_copy(update={"labels": {"at": str(time.perf_counter_ns())}})  # type: ignore[union-attr]
                 publisher.publish_async(render, payload, tenant=request.tenant)
                 time.sleep(1 / per_s)
-        while len(waits) < total:
-            time.sleep(0.01)
+        handled(total)
         worker.stop()
 
     threading.Thread(target=publish_all, daemon=True).start()
