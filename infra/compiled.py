@@ -17,7 +17,7 @@ SWITCH = "PIPELINE_COMPILE"
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
-    """`modules` of its table in pyproject.toml names the modules, by patterns of paths."""
+    """`modules` of its table in pyproject.toml names the modules by their paths; one that is not there ends the build."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         asked = os.environ.get(SWITCH, "0")
@@ -25,10 +25,9 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
             raise ValueError(f"{SWITCH} is {asked!r}; allowed: 0 or 1")
         if version == "editable" or asked == "0":
             return
-        root = Path(self.root)
-        sources = sorted(str(p.relative_to(root)) for each in self.config["modules"] for p in root.glob(each))
-        for built in _compile(sources, root / "build" / "mypyc"):
-            build_data["force_include"][str(built)] = str(built.relative_to(root / "build" / "mypyc" / "lib"))
+        work = Path(self.root) / "build" / "mypyc"
+        for built in _compile(self.config["modules"], work):
+            build_data["force_include"][str(built)] = str(built.relative_to(work / "lib"))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 
