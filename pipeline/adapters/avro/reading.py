@@ -58,7 +58,7 @@ def read(job_type: str, data: bytes, reader: Reader) -> Any:
             _decode(data, reader) if reader.node is None else _decode_plainly(data, reader.node, reader.start)
         )
     except Exception as error:  # noqa: BLE001 - decoders raise anything on bad bytes
-        reason = "they end too early" if isinstance(error, EOFError | IndexError) else type(error).__name__
+        reason = "they end too early" if isinstance(error, EOFError) else type(error).__name__
         raise _refusal(job_type, data, reader, reason) from None
     if (excess := len(data) - end) != 0:
         reason = "they end too early" if excess < 0 else f"{excess} bytes too many"
@@ -68,7 +68,10 @@ def read(job_type: str, data: bytes, reader: Reader) -> Any:
 
 def _decode_plainly(data: bytes, node: Node, start: int) -> tuple[Any, int]:
     cursor = Cursor(data, start)
-    return node.read(cursor), cursor.at
+    try:
+        return node.read(cursor), cursor.at
+    except IndexError:  # of a byte beyond the last one; a choice that there is not is a ValueError
+        raise EOFError from None
 
 
 def _decode(data: bytes, reader: Reader) -> tuple[Any, int]:
