@@ -111,7 +111,7 @@ def is_running(bench: Bench) -> bool:
     executor = bench.executor
     if isinstance(executor, ThreadExecutor):
         return any(slot.running for slot in executor._slots)
-    return bool(executor._tasks)
+    return bool(executor._flights)
 
 
 def in_lane(bench: Bench, handle: Handle) -> Handle:
@@ -325,6 +325,14 @@ def iter_once() -> Iterator[None]:
     yield
 
 
+@pytest.fixture(params=["as installed", "asyncio"])
+def any_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop of the machine at hand, and that of the standard library, which serves where there is no other."""
+    if request.param == "asyncio":
+        monkeypatch.setattr(aio_module, "new_event_loop", asyncio.new_event_loop)
+
+
+@pytest.mark.usefixtures("any_loop")
 class TestAsync:
     def test_a_handler_that_overruns_its_limit_is_cancelled(self) -> None:
         bench, cancelled = Bench(AsyncExecutor), threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -20,26 +21,38 @@ from pipeline.runtime.executors.base import (
     timed_out,
     to_call,
 )
+from pipeline.runtime.executors.deadlines import Deadlines
+
+new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+with contextlib.suppress(ImportError):  # it is not made for every system
+    import uvloop
+
+    new_event_loop = uvloop.new_event_loop
 
 __all__ = ["AsyncExecutor"]
 
 CANCEL_GRACE = 5.0  # seconds that a cancelled handler gets to end
 BLOCKED_SECONDS = 1.0  # without a turn of the loop: told
 STUCK_SECONDS = 30.0  # the same: it is not coming back
+_CANCELLED = (asyncio.CancelledError, TimeoutError)
 
 log = logging.getLogger("pipeline.executor")
 
 
 class _Flight:
-    """A run and since when, by the clock and by the monotonic one; `overdue` once it was settled without its end."""
+    """A run and since when, by the clock and by the monotonic one; `overdue` once it was settled without its end.
 
-    __slots__ = ("began", "delivery", "overdue", "since")
+    `expired` says that it was cancelled at its time limit.
+    """
+
+    __slots__ = ("began", "delivery", "expired", "overdue", "since", "task")
 
     def __init__(self, delivery: Delivery, since: float, began: float) -> None:
         self.delivery = delivery
         self.since = since
         self.began = began
-        self.overdue = False
+        self.task: asyncio.Task[None] | None = None
+        self.expired = self.overdue = False
 
 
 class AsyncExecutor:
@@ -66,19 +79,22 @@ class AsyncExecutor:
         self._on_room = on_room
         self._pace = Pace(slots, most=most_ahead)
         self._queue: deque[Delivery] = deque()
-        self._tasks: dict[asyncio.Task[None], _Flight] = {}
+        self._flights: set[_Flight] = set()
         self._written_off = 0
         self._turn_asked = 0.0  # when the loop was asked for a turn that it has not made yet
         self._told_blocked = False
         self._limits_due = 0.0
         self._outstanding = 0
-        self._runs: list[Run] = []  # that ended in this turn of the loop
+        self._ended: list[
+            tuple[_Flight, Outcome | None, float]
+        ] = []  # in this turn of the loop, and after what time
         self._lock = threading.Lock()
         self._abandoned = False
 
     def start(self) -> None:
         # Not before: a worker that does not get so far has none to close.
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
+        self._deadlines = Deadlines(self._loop, self._expire)
         threading.Thread(target=self._turn_for_ever, name="handlers-async", daemon=True).start()
 
     def _turn_for_ever(self) -> None:
@@ -108,59 +124,71 @@ class AsyncExecutor:
         self._loop.call_soon_threadsafe(self._start_some)
 
     def _start_some(self) -> None:
-        while len(self._tasks) < self._slots:
-            with self._lock:  # or `drop_unstarted` could give one that starts here
-                if self._abandoned or not self._queue:
-                    return
-                delivery = self._queue.popleft()
+        for delivery in self._next():
             flight = _Flight(delivery, self._clock.time(), self._clock.monotonic())
-            task = self._loop.create_task(self._run(flight))
-            self._tasks[task] = flight
-            task.add_done_callback(self._ended)
+            self._flights.add(flight)
+            flight.task = self._loop.create_task(self._run(flight))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        self._start_some()
+    def _next(self) -> list[Delivery]:
+        """As many as there are free slots."""
+        queue = self._queue
+        with self._lock:  # or `drop_unstarted` could give one that starts here
+            if self._abandoned:
+                return []
+            return [queue.popleft() for _ in range(min(self._slots - len(self._flights), len(queue)))]
 
     async def _run(self, flight: _Flight) -> None:
-        delivery, started = flight.delivery, flight.since
-        outcome = await self._call(delivery)
-        ended = started + self._clock.monotonic() - flight.began
-        with self._lock:
-            overdue, flight.overdue = flight.overdue, True  # from here on it is nobody's to write off
-            if overdue:
-                self._written_off -= 1
-            else:
-                self._outstanding -= 1
-                self._pace.ran(delivery.job.job_type, ended - started)
-        if not self._runs:
-            self._loop.call_soon(self._give_on)
-        if outcome is not None and not overdue:
-            self._runs.append(Run(delivery, outcome, started, ended))
-
-    def _give_on(self) -> None:
-        """What ended in one turn of the loop goes on together: waking other threads for each would cost more than the jobs."""
-        ended, self._runs = self._runs, []
-        if ended:
-            self._on_runs(ended)
-        if self.capacity() > 0:
-            self._on_room()
-
-    async def _call(self, delivery: Delivery) -> Outcome | None:
-        """None when the worker gave the job up: it is not the job's fault, and costs no attempt."""
+        delivery = flight.delivery
         handler, payload = to_call(delivery)
         limit = handler.job_type.timeout
-        deadline = asyncio.timeout(limit)
+        if limit is not None:
+            self._deadlines.add(flight, limit)
+        outcome: Outcome | None = SUCCEEDED
         try:
-            async with deadline:
-                await handler.call(payload, self._contexts(delivery))
+            await handler.call(payload, self._contexts(delivery))
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-            if self._abandoned:  # however it puts it: it was cancelled from here
-                return None
-            if deadline.expired() and isinstance(error, TimeoutError) and not delivery.committed:
-                return timed_out(delivery, limit or 0.0)
-            return outcome_after(delivery, error)
-        return SUCCEEDED
+            outcome = self._outcome(flight, error, limit or 0.0)
+        if limit is not None:
+            self._deadlines.remove(flight, limit)
+        if not self._ended:
+            self._loop.call_soon(self._end_turn)
+        self._ended.append((flight, outcome, self._clock.monotonic() - flight.began))
+        self._flights.discard(flight)
+
+    def _expire(self, flight: _Flight) -> None:
+        flight.expired = True
+        if flight.task is not None:
+            flight.task.cancel()
+
+    def _outcome(self, flight: _Flight, error: BaseException, limit: float) -> Outcome | None:
+        """None when the worker gave the job up: it is not the job's fault, and costs no attempt."""
+        delivery = flight.delivery
+        if self._abandoned:  # however it puts it: it was cancelled from here
+            return None
+        if flight.expired and isinstance(error, _CANCELLED) and not delivery.committed:
+            return timed_out(delivery, limit)
+        return outcome_after(delivery, error)
+
+    def _end_turn(self) -> None:
+        """What ended in one turn of the loop goes on together: waking other threads for each would cost more than the jobs."""
+        ended, self._ended = self._ended, []
+        self._start_some()
+        runs: list[Run] = []
+        with self._lock:
+            for flight, outcome, seconds in ended:
+                overdue, flight.overdue = flight.overdue, True  # from here on it is nobody's to write off
+                if overdue:
+                    self._written_off -= 1
+                    continue
+                self._outstanding -= 1
+                self._pace.ran(flight.delivery.job.job_type, seconds)
+                if outcome is not None:
+                    runs.append(Run(flight.delivery, outcome, flight.since, flight.since + seconds))
+            room = self._pace.room(self._outstanding, lost=self._written_off)
+        if runs:
+            self._on_runs(runs)
+        if room > 0:
+            self._on_room()
 
     def check(self) -> None:
         """Time limits are the loop's own timers; here is what they cannot do."""
@@ -171,7 +199,7 @@ class AsyncExecutor:
 
     def _check_limits(self, now: float) -> None:
         with self._lock:
-            late = [flight for flight in list(self._tasks.values()) if _is_late(flight, now)]
+            late = [flight for flight in list(self._flights) if _is_late(flight, now)]
             for flight in late:
                 flight.overdue = True
             self._written_off += len(late)
@@ -194,7 +222,7 @@ class AsyncExecutor:
         elif self._blocked_for() > BLOCKED_SECONDS and not self._told_blocked:
             self._told_blocked = True
             task = asyncio.current_task(self._loop)
-            flight = self._tasks.get(task) if task else None
+            flight = next((flight for flight in list(self._flights) if flight.task is task), None)
             log.error(
                 "a handler blocks the event loop: no async handler goes on",
                 extra={"action": "loop_blocked", **(_about(flight) if flight else {})},
@@ -230,14 +258,19 @@ class AsyncExecutor:
         ended = threading.Event()
         self._loop.call_soon_threadsafe(self._cancel_all, ended)
         ended.wait(1.0)
-        return sum(not flight.overdue for flight in list(self._tasks.values()))
+        return sum(not flight.overdue and not _is_over(flight) for flight in list(self._flights))
 
     def _cancel_all(self, ended: threading.Event) -> None:
-        tasks = list(self._tasks)
+        tasks = [flight.task for flight in self._flights if flight.task is not None]
         for task in tasks:
             task.cancel()
         gone = asyncio.gather(*tasks, return_exceptions=True)
         gone.add_done_callback(lambda _: ended.set())
+
+
+def _is_over(flight: _Flight) -> bool:
+    """One that was cancelled before it began never ends by itself."""
+    return flight.task is not None and flight.task.done()
 
 
 def _is_late(flight: _Flight, now: float) -> bool:

@@ -86,16 +86,17 @@ class Pace:
         self._seconds = _leaning(self._seconds, seconds)
 
     def room(self, outstanding: int, *, lost: int = 0) -> int:
-        """How many more to take now: when a slot is free, or half of what may be outstanding is done.
+        """How many more to take now: when a slot is free, or half of what was taken ahead has started.
 
-        Taking each place as it comes free would make claims of one job; waiting for half makes them large, and leaves no
-        slot idle.
+        Taking each place as it comes free would make claims of one job; waiting for half makes them large. The other half
+        keeps the slots at work until the next claim is answered.
         """
         slots = self._slots - lost
         if slots <= 0:
             return 0
-        allowed = slots + int(min(self._most, slots * AHEAD_SECONDS / max(self._seconds, 1e-6)))
-        return max(0, allowed - outstanding) if outstanding < slots or outstanding * 2 <= allowed else 0
+        ahead = int(min(self._most, slots * AHEAD_SECONDS / max(self._seconds, 1e-6)))
+        room = slots + ahead - outstanding
+        return room if outstanding < slots or (room > 0 and room * 2 >= ahead) else 0
 
 
 def _leaning(known: float, seen: float) -> float:
