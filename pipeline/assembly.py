@@ -28,7 +28,7 @@ from pipeline.holds import build_breakers, kept_in_place, longest_wait, shelf_li
 from pipeline.logs import MoveLog
 from pipeline.pools import ChildPools
 from pipeline.runtime.breakers import Breakers, BreakerSettings
-from pipeline.runtime.buffer import Buffer
+from pipeline.runtime.buffer import Buffer, BufferSettings
 from pipeline.runtime.claimer import Claimer
 from pipeline.runtime.contexts import Contexts
 from pipeline.runtime.delivery import Run
@@ -157,11 +157,13 @@ class WorkerBuilder:
 
     def _buffer(self) -> ShelvingBuffer:
         return ShelvingBuffer(
-            lanes=(THREAD, ASYNC, PROCESS, SUSPECT),
-            lane_of=self._lane_of,
-            is_retry=self._is_retry,
-            in_order=self._in_order(),
-            concurrency=self._places(),
+            BufferSettings(
+                lanes=(THREAD, ASYNC, PROCESS, SUSPECT),
+                lane_of=self._lane_of,
+                is_retry=self._is_retry,
+                in_order=self._in_order(),
+                concurrency=self._places(),
+            )
         )
 
     def _places(self) -> dict[str, int]:

@@ -26,6 +26,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
@@ -36,37 +37,39 @@ from pipeline.runtime.assignments import Assignments
 from pipeline.runtime.delivery import Delivery
 from pipeline.runtime.held import Aside, Held, Load, Waiting
 
-__all__ = ["Buffer"]
+__all__ = ["Buffer", "BufferSettings"]
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Buffer(Assignments):
-    """See the module. `lane_of` names the lane of a job type; `is_retry` tells retry topics from main topics.
+class BufferSettings(NamedTuple):
+    """`lane_of` names the lane of a job type; `is_retry` tells retry topics from main topics.
 
     `in_order` are the names of the job types that run in order, by key; `concurrency` is how many jobs of a type may run at
     the same time, by the names of those that have a limit.
     """
 
-    def __init__(
-        self,
-        *,
-        lanes: Sequence[str],
-        lane_of: Callable[[str], str],
-        is_retry: Callable[[str], bool],
-        in_order: Collection[str] = (),
-        concurrency: Mapping[str, int] | None = None,
-    ) -> None:
-        self._caps: Caps[str, Delivery] | None = Caps(concurrency) if concurrency else None
-        self._in_order = frozenset(in_order)
+    lanes: Sequence[str]
+    lane_of: Callable[[str], str]
+    is_retry: Callable[[str], bool]
+    in_order: Collection[str] = ()
+    concurrency: Mapping[str, int] | None = None
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Buffer(Assignments):
+    """See the module."""
+
+    def __init__(self, settings: BufferSettings) -> None:
+        self._caps: Caps[str, Delivery] | None = Caps(settings.concurrency) if settings.concurrency else None
+        self._in_order = frozenset(settings.in_order)
         self._gate: KeyGate[Partition, Delivery] = KeyGate()
         # Asked for every record: remembered, as there are few answers.
-        self._lane_of = lru_cache(maxsize=1024)(lane_of)
-        self._is_retry = lru_cache(maxsize=1024)(is_retry)
+        self._lane_of = lru_cache(maxsize=1024)(settings.lane_of)
+        self._is_retry = lru_cache(maxsize=1024)(settings.is_retry)
         super().__init__()
         self._changed = threading.Condition(self._lock)  # told when there may be something to take
         self._landed = threading.Condition(self._lock)  # told when something came back from its flight
         self._news = self._waits_for_landing = False  # what a landing means to the one that waits for work
-        self._ready: dict[str, deque[Delivery]] = {lane: deque() for lane in lanes}
+        self._ready: dict[str, deque[Delivery]] = {lane: deque() for lane in settings.lanes}
         self._waiting: list[tuple[float, int, Delivery]] = []
         self._sequence = 0
         self._woken = 0

@@ -7,11 +7,11 @@ it goes with its partition like everything else that has not started.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 
 from pipeline.core.breaker import BreakerKey
 from pipeline.core.offsets import Partition
-from pipeline.runtime.buffer import Buffer
+from pipeline.runtime.buffer import Buffer, BufferSettings
 from pipeline.runtime.delivery import Delivery
 
 __all__ = ["Shelf", "ShelvingBuffer"]
@@ -54,20 +54,10 @@ class Shelf:
 
 
 class ShelvingBuffer(Buffer):
-    """See the module. Made as a `Buffer` is."""
+    """See the module."""
 
-    def __init__(
-        self,
-        *,
-        lanes: Sequence[str],
-        lane_of: Callable[[str], str],
-        is_retry: Callable[[str], bool],
-        in_order: Collection[str] = (),
-        concurrency: Mapping[str, int] | None = None,
-    ) -> None:
-        super().__init__(
-            lanes=lanes, lane_of=lane_of, is_retry=is_retry, in_order=in_order, concurrency=concurrency
-        )
+    def __init__(self, settings: BufferSettings) -> None:
+        super().__init__(settings)
         self._shelf = Shelf()
 
     def shelve(self, key: BreakerKey, deliveries: Iterable[Delivery]) -> None:

@@ -15,7 +15,7 @@ from pipeline.core.outcome import Cancelled, Failed, Failure, Outcome, Rejected,
 from pipeline.core.ports import WorkerInfo
 from pipeline.core.topics import TopicNames
 from pipeline.errors import StoreUnavailable
-from pipeline.runtime.buffer import Buffer
+from pipeline.runtime.buffer import Buffer, BufferSettings
 from pipeline.runtime.claimer import Claimer
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.events import EventSink
@@ -69,10 +69,12 @@ class Worker:
         self.pending: list[Unsettled] = []
         self.consumer = LooseConsumer(world.broker.consumer(GROUP), world.faults)
         self.buffer = world.parts.buffer(
-            lanes=("thread",),
-            lane_of=lambda _: "thread",
-            is_retry=lambda topic: topic == RETRY,
-            in_order=world.in_order,
+            BufferSettings(
+                lanes=("thread",),
+                lane_of=lambda _: "thread",
+                is_retry=lambda topic: topic == RETRY,
+                in_order=world.in_order,
+            )
         )
         self.producer = ShakyProducer(world.broker.producer(), world.faults)
         self.events = world.parts.events(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -26,7 +25,7 @@ from pipeline.core.job import Job, Record
 from pipeline.core.offsets import Partition
 from pipeline.core.ports import Outgoing
 from pipeline.core.state import JobState
-from pipeline.runtime.buffer import Buffer
+from pipeline.runtime.buffer import Buffer, BufferSettings
 from pipeline.runtime.delivery import Delivery
 from tests.contract.protocol_breaks import Around
 from tests.contract.protocol_machine import Machine, hold_on
@@ -142,8 +141,8 @@ class ForgetsAttempts(Around):
 class NoLines(Buffer):
     """Any job may go on, whatever is before it."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{**options, "in_order": ()})
+    def __init__(self, settings: BufferSettings) -> None:
+        super().__init__(settings._replace(in_order=()))
 
 
 class LetsTheNextGo(Buffer):

@@ -20,7 +20,7 @@ from pipeline.core.offsets import Partition
 from pipeline.core.ports import Delivered, JobProducer, JobStore, Outgoing, WorkerInfo
 from pipeline.core.writer_schemas import WrittenSchema
 from pipeline.errors import InvalidJob, PayloadError, StoreUnavailable, UnknownWriterSchema
-from pipeline.runtime.buffer import Buffer
+from pipeline.runtime.buffer import Buffer, BufferSettings
 from pipeline.runtime.delivery import Delivery
 from pipeline.runtime.events import EventSink
 
@@ -101,9 +101,11 @@ class WatchedBuffer(Buffer):
 def new_buffer(*partitions: Partition) -> WatchedBuffer:
     """A buffer with these partitions assigned; jobs of the type `async.*` go to the asyncio lane."""
     buffer = WatchedBuffer(
-        lanes=LANES,
-        lane_of=lambda job_type: LANES[job_type.startswith("async.")],
-        is_retry=lambda topic: ".retry." in topic,
+        BufferSettings(
+            lanes=LANES,
+            lane_of=lambda job_type: LANES[job_type.startswith("async.")],
+            is_retry=lambda topic: ".retry." in topic,
+        )
     )
     buffer.assign(partitions or (Partition(MAIN, 0),))
     return buffer

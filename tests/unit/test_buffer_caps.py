@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from pipeline.core.offsets import Partition
-from pipeline.runtime.buffer import Buffer
+from pipeline.runtime.buffer import Buffer, BufferSettings
 from pipeline.runtime.delivery import Delivery
 from tests.unit.runtime_parts import MAIN, NOW, delivery_of, new_job, record_of
 
@@ -25,7 +25,9 @@ def delivery(offset: int, job_type: str = "slow", partition: Partition = P0, *, 
 def buffer() -> Buffer:
     """One in which two jobs of the type `slow` may run."""
     found = Buffer(
-        lanes=("thread",), lane_of=lambda _: "thread", is_retry=lambda _: False, concurrency={"slow": 2}
+        BufferSettings(
+            lanes=("thread",), lane_of=lambda _: "thread", is_retry=lambda _: False, concurrency={"slow": 2}
+        )
     )
     found.assign([P0, P1])
     return found

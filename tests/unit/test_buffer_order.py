@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from pipeline.core.offsets import Partition
-from pipeline.runtime.buffer import Buffer
+from pipeline.runtime.buffer import Buffer, BufferSettings
 from pipeline.runtime.delivery import Delivery
 from pipeline.runtime.held import Aside, Load
 from tests.unit.runtime_parts import LANES, MAIN, NOW, RETRY, delivery_of, new_job, record_of
@@ -22,10 +22,12 @@ NOBODY = Aside(0, 0, frozenset())
 
 def new_buffer() -> Buffer:
     buffer = Buffer(
-        lanes=LANES,
-        lane_of=lambda _: LANES[0],
-        is_retry=lambda topic: ".retry." in topic,
-        in_order=[ORDERED],
+        BufferSettings(
+            lanes=LANES,
+            lane_of=lambda _: LANES[0],
+            is_retry=lambda topic: ".retry." in topic,
+            in_order=[ORDERED],
+        )
     )
     buffer.assign([P0, P1, R0])
     return buffer

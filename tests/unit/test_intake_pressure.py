@@ -11,7 +11,7 @@ from pipeline.core.job import Job
 from pipeline.core.offsets import Partition
 from pipeline.core.partitioner import partition_of
 from pipeline.core.ports import Outgoing
-from pipeline.runtime.buffer import Buffer
+from pipeline.runtime.buffer import Buffer, BufferSettings
 from pipeline.runtime.events import EventSink
 from pipeline.runtime.held import Limits
 from pipeline.runtime.intake import Intake, IntakeSettings
@@ -70,7 +70,9 @@ class Stage:
         for topic in topics:
             self.broker.create_topic(topic, 2)
         self.consumer = Watched(self.broker.consumer("workers"))
-        self.buffer = Buffer(lanes=LANES, lane_of=lambda _: LANES[0], is_retry=_is_retry, in_order=[ORDERED])
+        self.buffer = Buffer(
+            BufferSettings(lanes=LANES, lane_of=lambda _: LANES[0], is_retry=_is_retry, in_order=[ORDERED])
+        )
         self.intake = Intake(
             consumer=self.consumer,  # type: ignore[arg-type]
             buffer=self.buffer,

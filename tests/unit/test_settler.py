@@ -19,7 +19,7 @@ from pipeline.core.ports import Delivered, Outgoing, WorkerInfo
 from pipeline.core.state import JobState
 from pipeline.core.topics import TopicNames
 from pipeline.errors import PublishFailed, StoreUnavailable
-from pipeline.runtime.buffer import Buffer
+from pipeline.runtime.buffer import Buffer, BufferSettings
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.settle_loop import Results, SettleLoop
 from pipeline.runtime.settler import Settler, Unsettled
@@ -74,7 +74,9 @@ class Bench:
         self.broker = MemoryBroker(self.clock)
         for topic in (RETRY, DLQ):
             self.broker.create_topic(topic)
-        self.buffer = NotingBuffer(lanes=("thread",), lane_of=lambda _: "thread", is_retry=lambda _: False)
+        self.buffer = NotingBuffer(
+            BufferSettings(lanes=("thread",), lane_of=lambda _: "thread", is_retry=lambda _: False)
+        )
         self.buffer.journal = self.store.journal = self.journal
         self.buffer.assign([P0])
         self.counts = Counts()

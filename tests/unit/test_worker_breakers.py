@@ -21,6 +21,7 @@ from pipeline.core.state import JobState
 from pipeline.errors import StoreUnavailable
 from pipeline.runtime.breaker_news import BreakerNews
 from pipeline.runtime.breakers import STUCK_TYPE, Breakers, BreakerSettings
+from pipeline.runtime.buffer import BufferSettings
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.next_records import Unsettled
 from pipeline.runtime.shelf import ShelvingBuffer
@@ -71,7 +72,9 @@ class Hand:
     ) -> None:
         self.fleet = fleet
         self.buffer = ShelvingBuffer(
-            lanes=("thread",), lane_of=lambda _: "thread", is_retry=lambda topic: ".retry." in topic
+            BufferSettings(
+                lanes=("thread",), lane_of=lambda _: "thread", is_retry=lambda topic: ".retry." in topic
+            )
         )
         self.buffer.assign([P0, R0])
         self.ended: list[Run] = []
