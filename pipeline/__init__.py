@@ -28,7 +28,7 @@ from pipeline.errors import (
     UnknownJobType,
     UnknownQueue,
 )
-from pipeline.runtime.handlers import Context
+from pipeline.runtime.context import Context
 from pipeline.runtime.interpreter import tuned_interpreter
 from pipeline.runtime.publisher import BulkResult, JobRequest, Published, Publisher, Refused
 

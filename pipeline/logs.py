@@ -16,7 +16,7 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Literal, TextIO
 
-from pipeline.core.events import Move
+from pipeline.core.events import Move, Trail
 from pipeline.core.state import TRANSITIONS
 
 __all__ = ["JsonFormatter", "MoveLog", "TextFormatter", "setup_logging"]
@@ -171,9 +171,10 @@ class MoveLog:
         self._logger = logging.getLogger(MOVES)
         self._lost = 0
 
-    def write(self, moves: Sequence[Move]) -> None:
-        if not self._enabled or not moves or not self._logger.isEnabledFor(logging.INFO):
+    def write(self, trails: Sequence[Trail]) -> None:
+        if not self._enabled or not trails or not self._logger.isEnabledFor(logging.INFO):
             return
+        moves = [move for trail in trails for move in trail.moves()]
         lines = [self._line(move) for move in moves]
         if self._lost:
             lines.insert(0, self._loss(moves[0].at))

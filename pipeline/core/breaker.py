@@ -173,6 +173,13 @@ class Tally:
         self.ended += ended
         self.dead += dead
 
+    def add_completed(self, jobs: int) -> None:
+        """As many good ones that will not run again."""
+        self.runs += jobs
+        self.ended += jobs
+        self.streak = 0
+        self.broken = True
+
     def after(self, earlier: Tally) -> Tally:
         """What was seen earlier and what this one has, as if one had counted both."""
         return Tally(

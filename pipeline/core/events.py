@@ -6,18 +6,24 @@ from typing import NamedTuple
 
 from pipeline.core.breaker import BreakerKey, Circuit
 from pipeline.core.claims import Claim
-from pipeline.core.decision import DeadLetter, Decision, Finish, LetGo, RunLater
+from pipeline.core.decision import DeadLetter, Finish, RunLater
 from pipeline.core.job import Job
-from pipeline.core.state import JobState, Trigger, move
+from pipeline.core.state import JobState, Transition, Trigger, path
 
 __all__ = [
     "BreakerChange",
     "Move",
+    "Step",
+    "Trail",
     "breaker_change",
-    "moves_of_claim",
-    "moves_of_decision",
-    "moves_of_repeat",
+    "trail_of_claim",
+    "trail_of_decision",
+    "trail_of_repeat",
 ]
+
+# A state, the trigger that ended it, the state after; when (epoch seconds); how long the run took that this ended, None when none
+# did; a reason and an error class, where there are.
+Step = tuple[JobState, Trigger, JobState, float, float | None, str, str]
 
 
 class Move(NamedTuple):
@@ -38,6 +44,31 @@ class Move(NamedTuple):
     duration: float | None = None
     reason: str = ""
     error_class: str = ""
+
+
+class Trail:
+    """Moves of one job under one claim, in their order; at least one.
+
+    What travels inside a worker, with what all its moves share said once: nearly every job makes three of them.
+    """
+
+    __slots__ = ("job", "steps", "token", "worker")
+
+    def __init__(self, job: Job, worker: str, token: int, steps: list[Step]) -> None:
+        self.job = job
+        self.worker = worker
+        self.token = token
+        self.steps = steps
+
+    def followed_by(self, trail: Trail) -> Trail:
+        """With the moves that came next."""
+        return Trail(self.job, self.worker, self.token, self.steps + trail.steps)
+
+    def moves(self) -> list[Move]:
+        """Each with all that is to be said of it."""
+        job = self.job
+        who = (job.job_id, job.job_type, job.tenant, job.queue, self.worker, job.attempt, job.hop, self.token)
+        return [Move(*who, *step) for step in self.steps]
 
 
 class BreakerChange(NamedTuple):
@@ -72,113 +103,73 @@ def breaker_change(key: BreakerKey, before: Circuit, after: Circuit, *, queue: s
     )
 
 
+_QUEUED, _RUNNING = JobState.QUEUED, JobState.RUNNING
+
 # How a job came from the state of its row to `queued`, before the worker claimed it.
-_TO_QUEUED = {
-    None: (JobState.PENDING, Trigger.ENQUEUE),
-    JobState.RETRYING: (JobState.RETRYING, Trigger.RETRY_READY),
-    JobState.DEAD: (JobState.DEAD, Trigger.REPLAY),
-    JobState.RUNNING: (JobState.RUNNING, Trigger.LEASE_EXPIRED),
+_TO_QUEUED: dict[JobState | None, Transition] = {
+    None: path(JobState.PENDING, (Trigger.ENQUEUE,))[0],
+    JobState.RETRYING: path(JobState.RETRYING, (Trigger.RETRY_READY,))[0],
+    JobState.DEAD: path(JobState.DEAD, (Trigger.REPLAY,))[0],
+    JobState.RUNNING: path(JobState.RUNNING, (Trigger.LEASE_EXPIRED,))[0],
 }
+_TO_RUNNING = path(_QUEUED, (Trigger.WORKER_CLAIMED,))[0]
 
 
-def moves_of_claim(job: Job, claim: Claim, *, worker: str, at: float) -> list[Move]:
+def trail_of_claim(job: Job, claim: Claim, *, worker: str, at: float) -> Trail:
     """The moves that a granted claim stands for: into `queued`, then into `running`."""
-    state, trigger = _TO_QUEUED[claim.state]
-    job_id, job_type, tenant, queue, attempt, hop = job[0], job[1], job[2], job[3], job.attempt, job.hop
-    token = claim.token
-    queued_at = job.enqueued_at if claim.state is None else at
-    return [
-        Move(
-            job_id,
-            job_type,
-            tenant,
-            queue,
-            worker,
-            attempt,
-            hop,
-            token,
-            state,
-            trigger,
-            move(state, trigger),
-            queued_at,
-            None,
-            claim.previous,
-        ),
-        Move(
-            job_id,
-            job_type,
-            tenant,
-            queue,
-            worker,
-            attempt,
-            hop,
-            token,
-            JobState.QUEUED,
-            Trigger.WORKER_CLAIMED,
-            JobState.RUNNING,
-            at,
-        ),
-    ]
+    known = claim.state
+    before, trigger, queued = _TO_QUEUED[known]
+    free, claimed, running = _TO_RUNNING
+    return Trail(
+        job,
+        worker,
+        claim.token,
+        [
+            (before, trigger, queued, job.enqueued_at if known is None else at, None, claim.previous, ""),
+            (free, claimed, running, at, None, "", ""),
+        ],
+    )
 
 
 # The last move into a state that a record can be found in when it comes again.
 _LAST_MOVE = {
-    JobState.COMPLETED: (JobState.RUNNING, Trigger.SUCCESS),
-    JobState.CANCELLED: (JobState.RUNNING, Trigger.CANCEL),
-    JobState.RETRYING: (JobState.FAILED, Trigger.RETRY_SCHEDULED),
-    JobState.DEAD: (JobState.FAILED, Trigger.MAX_RETRIES_EXCEEDED),
+    JobState.COMPLETED: path(JobState.RUNNING, (Trigger.SUCCESS,))[0],
+    JobState.CANCELLED: path(JobState.RUNNING, (Trigger.CANCEL,))[0],
+    JobState.RETRYING: path(JobState.FAILED, (Trigger.RETRY_SCHEDULED,))[0],
+    JobState.DEAD: path(JobState.FAILED, (Trigger.MAX_RETRIES_EXCEEDED,))[0],
 }
 TOLD_AGAIN = "told again: the worker ended before its offset was committed"
 
 
-def moves_of_repeat(job: Job, claim: Claim, *, worker: str, at: float) -> list[Move]:
+def trail_of_repeat(job: Job, claim: Claim, *, worker: str, at: float) -> Trail | None:
     """What to tell when a settled record comes again: the event of its last move may never have been written."""
     if not claim.repeated or claim.state not in _LAST_MOVE:
-        return []
-    state, trigger = _LAST_MOVE[claim.state]
-    identity = (job.job_id, job.job_type, job.tenant, job.queue, worker, job.attempt, job.hop, claim.token)
-    return [Move(*identity, state, trigger, move(state, trigger), at, None, TOLD_AGAIN)]
+        return None
+    before, trigger, state = _LAST_MOVE[claim.state]
+    return Trail(job, worker, claim.token, [(before, trigger, state, at, None, TOLD_AGAIN, "")])
 
 
-def moves_of_decision(
-    job: Job, decision: Decision, *, worker: str, token: int, started_at: float, finished_at: float
-) -> list[Move]:
+def trail_of_decision(
+    job: Job,
+    decision: Finish | RunLater | DeadLetter,
+    *,
+    worker: str,
+    token: int,
+    started_at: float,
+    finished_at: float,
+) -> Trail:
     """The moves from `running` that a settled decision made."""
-    if isinstance(decision, LetGo):
-        return []
     reason, error_class = _why(decision)
-    state = JobState.RUNNING
-    moves = []
-    for trigger in decision.triggers:
-        following = move(state, trigger)
-        moves.append(
-            Move(
-                job.job_id,
-                job.job_type,
-                job.tenant,
-                job.queue,
-                worker,
-                job.attempt,
-                job.hop,
-                token,
-                state,
-                trigger,
-                following,
-                finished_at,
-                finished_at - started_at,
-                reason,
-                error_class,
-            )
-        )
-        state = following
-    return moves
+    duration = finished_at - started_at
+    steps: list[Step] = []
+    for before, trigger, state in path(_RUNNING, decision.triggers):
+        steps.append((before, trigger, state, finished_at, duration, reason, error_class))
+    return Trail(job, worker, token, steps)
 
 
-def _why(decision: Decision) -> tuple[str, str]:
+def _why(decision: Finish | RunLater | DeadLetter) -> tuple[str, str]:
     if isinstance(decision, Finish):
         return decision.reason, ""
     if isinstance(decision, DeadLetter):
         return decision.reason, decision.failure.error_class
-    if isinstance(decision, RunLater):
-        return decision.reason, decision.failure.error_class if decision.failure is not None else ""
-    return "", ""
+    return decision.reason, decision.failure.error_class if decision.failure is not None else ""

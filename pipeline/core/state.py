@@ -23,10 +23,11 @@ Any unfinished state --cancel--> cancelled. Each move names who makes it:
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 
 from pipeline.errors import PipelineError
 
-__all__ = ["TRANSITIONS", "UNFINISHED", "IllegalMove", "JobState", "Trigger", "move"]
+__all__ = ["TRANSITIONS", "UNFINISHED", "IllegalMove", "JobState", "Transition", "Trigger", "move", "path"]
 
 
 class JobState(StrEnum):
@@ -94,6 +95,9 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
 }
 
 
+Transition = tuple[JobState, Trigger, JobState]  # from, by, to
+
+
 class IllegalMove(PipelineError):
     """A move that the table of states does not have."""
 
@@ -107,3 +111,14 @@ def move(state: JobState, trigger: Trigger) -> JobState:
         raise IllegalMove(
             f"a {state} job cannot move by {trigger}; allowed: {', '.join(allowed) or 'none'}"
         ) from None
+
+
+@lru_cache(maxsize=256)
+def path(state: JobState, triggers: tuple[Trigger, ...]) -> tuple[Transition, ...]:
+    """The moves that these triggers make one after the other. Remembered: there are few, and each job asks."""
+    moves: list[Transition] = []
+    for trigger in triggers:
+        following = move(state, trigger)
+        moves.append((state, trigger, following))
+        state = following
+    return tuple(moves)

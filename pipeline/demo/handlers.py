@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from pipeline.demo.jobs import RenderInvoice, SendEmail, app, render_invoice, send_email
-from pipeline.runtime.handlers import Context
+from pipeline.runtime.context import Context
 
 __all__ = ["FAIL_ONCE", "FAIL_UNTIL_FIXED", "app"]
 

@@ -25,7 +25,7 @@ from pipeline.core.breaker import (
     sign_of,
 )
 from pipeline.core.clock import Clock
-from pipeline.core.decision import DeadLetter, Finish
+from pipeline.core.decision import COMPLETED, DeadLetter, Finish
 from pipeline.core.offsets import Partition
 from pipeline.core.outcome import Snoozed
 from pipeline.core.ports import BreakerStore
@@ -180,10 +180,25 @@ class Breakers:
     # --- on the settle thread
 
     def note(self, items: Sequence[Unsettled]) -> None:
-        """Count the ends of runs, each once, before they are settled."""
+        """Count the ends of runs, each once, before they are settled. Those that went well, nearly all, by their number."""
         with self._lock:
+            completed: dict[tuple[str, str], int] = {}
             for item in items:
+                if item.decision is COMPLETED and not self._probes:
+                    job = item.run.delivery.job
+                    breaker = self._breakers.get(job.job_type)
+                    if breaker is not None:
+                        key = (job.job_type, job.tenant if breaker.per_tenant else "")
+                        completed[key] = completed.get(key, 0) + 1
+                    continue
+                self._note_completed(completed)  # what comes after them may be the first of many failures
+                completed.clear()
                 self._note(item)
+            self._note_completed(completed)
+
+    def _note_completed(self, completed: Mapping[tuple[str, str], int]) -> None:
+        for (job_type, tenant), jobs in completed.items():
+            self._view.note_completed(BreakerKey(job_type, tenant), jobs, self._clock.time())
 
     def _note(self, item: Unsettled) -> None:
         run, decision = item.run, item.decision

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from pipeline.core.claims import Claim, Verdict
 from pipeline.core.clock import Clock
-from pipeline.core.events import Move, moves_of_claim, moves_of_repeat
+from pipeline.core.events import Trail, trail_of_claim, trail_of_repeat
 from pipeline.core.job import Job
 from pipeline.core.metrics import Metrics
 from pipeline.core.outcome import Outcome, Snoozed
@@ -29,6 +29,7 @@ __all__ = ["Claimer"]
 log = logging.getLogger("pipeline.claim")
 
 SOON = 0.02  # seconds to wait for a job that is due by this worker's clock and not yet by the store's
+_CLAIMED = Verdict.CLAIMED  # asked for every job, and a member of an enum takes long to find
 
 
 class Claimer:
@@ -77,11 +78,11 @@ class Claimer:
         granted: list[Delivery] = []
         duplicates: list[Delivery] = []
         held: list[Delivery] = []
-        moves: list[list[Move]] = []
-        repeats: list[list[Move]] = []
+        trails: list[Trail] = []
+        repeats: list[Trail] = []
         now = self._clock.time()
         for delivery, claim in zip(taken, claims, strict=True):
-            if claim.verdict is Verdict.CLAIMED:
+            if claim.verdict is _CLAIMED:
                 delivery.token = claim.token
                 delivery.doubtful = False
                 if claim.attempt:
@@ -89,18 +90,19 @@ class Claimer:
                 if claim.crashes is not None:
                     delivery.suspect, delivery.crashes = self._isolate, claim.crashes
                 granted.append(delivery)
-                moves.append(moves_of_claim(delivery.job, claim, worker=self._worker_id, at=now))
+                trails.append(trail_of_claim(delivery.job, claim, worker=self._worker_id, at=now))
                 if claim.previous:
                     self._tell_rescue(delivery, claim)
             elif claim.verdict is Verdict.DUPLICATE:
                 duplicates.append(delivery)
-                if told := moves_of_repeat(delivery.job, claim, worker=self._worker_id, at=now):
+                told = trail_of_repeat(delivery.job, claim, worker=self._worker_id, at=now)
+                if told is not None:
                     repeats.append(told)
             elif claim.due_at:
                 self._buffer.hold([delivery], max(claim.due_at, now + SOON))
             else:
                 held.append(delivery)
-        self._events.claimed(moves)
+        self._events.claimed(trails)
         if repeats:
             self._events.settled(repeats)
         self._put_away(duplicates, held, now)

@@ -12,8 +12,8 @@ from pipeline.core.clock import Clock
 from pipeline.core.job import Job
 from pipeline.core.ports import Effects
 from pipeline.core.state import JobState
+from pipeline.runtime.context import Context
 from pipeline.runtime.delivery import Delivery
-from pipeline.runtime.handlers import Context
 from pipeline.runtime.transactions import Transaction
 
 __all__ = ["Contexts"]

@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from mypy_extensions import mypyc_attr
 
-from pipeline.core.events import Move
+from pipeline.core.events import Trail
 from pipeline.core.ports import KeyedValue, ManyProducer
 
 __all__ = ["EventSink"]
@@ -24,8 +24,7 @@ log = logging.getLogger("pipeline.events")
 
 MOST_AGAIN = 50_000  # events kept while Kafka is away; a worker without Kafka gets no new jobs, so it never comes to that
 
-Encode = Callable[[Sequence[Move]], bytes]
-Moves = Sequence[Move]  # of one job, in their order; at least one
+Encode = Callable[[Trail], bytes]
 
 
 class _Period:
@@ -55,40 +54,40 @@ class EventSink:
         producer: ManyProducer,
         topic: str,
         encode: Encode,
-        write_log: Callable[[Sequence[Move]], None],
+        write_log: Callable[[Sequence[Trail]], None],
     ) -> None:
         self._producer = producer
         self._topic = topic
         self._encode = encode
         self._write_log = write_log
         self._changed = threading.Condition()
-        self._open: dict[str, list[Move]] = {}  # of jobs that run
+        self._open: dict[str, Trail] = {}  # of jobs that run
         self._again: list[tuple[_Period, KeyedValue]] = []  # refused by Kafka, to be sent again
         self._period = _Period()
         self._sealed: deque[tuple[int, _Period]] = deque()  # not known to be acknowledged, by number
         self._number = 0
         self._lost = 0
 
-    def claimed(self, moves: Iterable[Moves]) -> None:
+    def claimed(self, trails: Sequence[Trail]) -> None:
         """Moves of jobs that are running now: they wait for the end of the run, or for the next `seal`."""
         with self._changed:
-            for each in moves:
-                self._open.setdefault(each[0].job_id, []).extend(each)
-        self._log(moves)
+            for trail in trails:
+                _add(self._open, trail)
+        self._write_log(trails)
 
-    def settled(self, moves: Iterable[Moves]) -> None:
+    def settled(self, trails: Sequence[Trail]) -> None:
         """Moves that ended runs: sent now, with those of the claim if they still wait."""
-        told: dict[str, list[Move]] = {}
+        told: dict[str, Trail] = {}
         with self._changed:
-            for each in moves:
-                job_id = each[0].job_id
-                if job_id not in told:
-                    told[job_id] = self._open.pop(job_id, [])
-                told[job_id].extend(each)
+            for trail in trails:
+                claimed = self._open.pop(trail.job.job_id, None)
+                if claimed is not None:
+                    _add(told, claimed)
+                _add(told, trail)
             period = self._period
             period.sent += len(told)
         self._send(period, told)
-        self._log(moves)
+        self._write_log(trails)
 
     def note(self, key: str, value: bytes) -> None:
         """Write an event that is not of a job."""
@@ -122,12 +121,9 @@ class EventSink:
             self._sealed.popleft()
         return self._sealed[0][0] if self._sealed else self._number
 
-    def _log(self, moves: Iterable[Moves]) -> None:
-        self._write_log([move for each in moves for move in each])
-
-    def _send(self, period: _Period, told: dict[str, list[Move]]) -> None:
+    def _send(self, period: _Period, told: dict[str, Trail]) -> None:
         encode = self._encode
-        self._hand_over(period, [(job_id.encode(), encode(moves)) for job_id, moves in told.items()])
+        self._hand_over(period, [(job_id.encode(), encode(trail)) for job_id, trail in told.items()])
 
     def _hand_over(self, period: _Period, records: Sequence[KeyedValue]) -> None:
         def acknowledged() -> None:
@@ -151,3 +147,10 @@ class EventSink:
     def _tell(self) -> None:
         with self._changed:
             self._changed.notify_all()
+
+
+def _add(trails: dict[str, Trail], trail: Trail) -> None:
+    """Behind what is there of the same job. The log is told of what was given: that stays as it is."""
+    job_id = trail.job.job_id
+    before = trails.get(job_id)
+    trails[job_id] = trail if before is None else before.followed_by(trail)

@@ -16,7 +16,7 @@ from pipeline.core.backoff import Backoff, Random, RetryPolicy
 from pipeline.core.claims import Settled, Settlement
 from pipeline.core.clock import Clock
 from pipeline.core.decision import COMPLETED, DeadLetter, Decision, Finish, LetGo, RunLater, decide, in_place
-from pipeline.core.events import Move, moves_of_decision
+from pipeline.core.events import Trail, trail_of_decision
 from pipeline.core.metrics import Metrics
 from pipeline.core.outcome import Crashed, Failed, Succeeded
 from pipeline.core.ports import JobProducer, JobStore, Outgoing, Parking
@@ -34,24 +34,37 @@ __all__ = ["Settler", "Unsettled"]
 log = logging.getLogger("pipeline.settle")
 
 _UNDECLARED = Backoff()
-_FREELY = Settled(True, 0)
 
 
 def settlement(run: Run, decision: Finish | RunLater | DeadLetter) -> Settlement:
     """What is written to the store for a run."""
-    job = run.delivery.job
+    delivery = run.delivery
+    job, token = delivery.job, delivery.token
+    if isinstance(decision, Finish):  # nearly all of them
+        return Settlement(
+            job.job_id,
+            token,
+            decision.state,
+            job.attempt,
+            job.hop,
+            run.started_at,
+            run.finished_at,
+            0.0,
+            decision.reason,
+        )
+    later = decision if isinstance(decision, RunLater) else None
     return Settlement(
         job_id=job.job_id,
-        token=run.delivery.token,
+        token=token,
         state=decision.state,
         attempt=job.attempt,
-        hop=job.hop + (isinstance(decision, RunLater) and not decision.in_place),
+        hop=job.hop + (later is not None and not later.in_place),
         started_at=run.started_at,
         finished_at=run.finished_at,
-        due_at=decision.due_at if isinstance(decision, RunLater) else 0.0,
-        next_attempt=decision.attempt if isinstance(decision, RunLater) else 0,
+        due_at=later.due_at if later else 0.0,
+        next_attempt=later.attempt if later else 0,
         reason=decision.reason,
-        failure=None if isinstance(decision, Finish) else decision.failure,
+        failure=decision.failure,
         crashed=isinstance(run.outcome, Crashed),
     )
 
@@ -156,45 +169,41 @@ class Settler:
         A run whose next record is on its way is neither: `next_records.arrived` gives it when that has ended.
         """
         ready, stuck = self._publish_next(batch)
-        settled: list[Unsettled] = []
+        claimed: list[Unsettled] = []
         writes: list[Settlement] = []
+        accepted: list[
+            Unsettled
+        ] = []  # a run without a token has nothing to write: its job was granted without the store
         let_go: list[Unsettled] = []
         for item in ready:
-            if isinstance(item.decision, LetGo):
+            decision = item.decision
+            if isinstance(decision, LetGo):
                 let_go.append(item)
+            elif item.run.delivery.token:
+                claimed.append(item)
+                writes.append(_settlement_of(item, decision))
             else:
-                settled.append(item)
-                writes.append(_settlement_of(item, item.decision))
+                accepted.append(item)
         if writes:
-            self._finish(settled, self._write(writes))
+            answers = self._store.settle(self._worker_id, writes)
+            for item, settled in zip(claimed, answers, strict=True):
+                if settled.accepted:
+                    accepted.append(item)
+                else:
+                    let_go.append(item)
+                    self._log_refused(item, settled)
+        if accepted:
+            self._finish(accepted)
         self._let_go(let_go)
         return stuck
-
-    def _write(self, settlements: Sequence[Settlement]) -> Sequence[Settled]:
-        """Move the states. A run without a token has none: its job was granted without the store."""
-        claimed = [settlement for settlement in settlements if settlement.token]
-        answers = self._store.settle(self._worker_id, claimed) if claimed else []
-        if len(claimed) == len(settlements):
-            return answers
-        left = iter(answers)
-        return [next(left) if settlement.token else _FREELY for settlement in settlements]
 
     def _publish_next(self, batch: Sequence[Unsettled]) -> tuple[list[Unsettled], list[Unsettled]]:
         return self.next_records.write(batch)
 
-    def _finish(self, items: Sequence[Unsettled], results: Sequence[Settled]) -> None:
-        accepted: list[Unsettled] = []
-        refused: list[Unsettled] = []
-        for item, settled in zip(items, results, strict=True):
-            if settled.accepted:
-                accepted.append(item)
-            else:
-                refused.append(item)
-                self._log_refused(item, settled)
-        self._events.settled([self._moves(item) for item in accepted])
+    def _finish(self, accepted: Sequence[Unsettled]) -> None:
+        self._events.settled([self._trail(item) for item in accepted])
         self._count(accepted)
         self._give_back(accepted)
-        self._let_go(refused)
 
     def _give_back(self, items: Sequence[Unsettled]) -> None:
         done: list[Delivery] = []
@@ -219,11 +228,12 @@ class Settler:
             until = self._clock.time() + self._held_recheck
             self._buffer.hold([item.run.delivery for item in items], until)
 
-    def _moves(self, item: Unsettled) -> list[Move]:
-        run = item.run
-        return moves_of_decision(
+    def _trail(self, item: Unsettled) -> Trail:
+        run, decision = item.run, item.decision
+        assert not isinstance(decision, LetGo)
+        return trail_of_decision(
             run.delivery.job,
-            item.decision,
+            decision,
             worker=self._worker_id,
             token=run.delivery.token,
             started_at=run.started_at,
@@ -234,8 +244,7 @@ class Settler:
         groups: dict[tuple[str, str, JobState, str], list[float]] = {}
         for item in accepted:
             job, run, decision = item.run.delivery.job, item.run, item.decision
-            if isinstance(decision, LetGo):
-                continue
+            assert not isinstance(decision, LetGo)
             why = decision.reason if isinstance(decision, DeadLetter) else ""
             if isinstance(decision, RunLater) and decision.failure is None:
                 why = "snoozed"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.backoff import Backoff
-from pipeline.core.events import Move
+from pipeline.core.events import Trail
 from pipeline.core.job_type import JobType
 from pipeline.core.metrics import NoMetrics
 from pipeline.core.outcome import Cancelled, Failed, Failure, Outcome, Rejected, Snoozed, Succeeded
@@ -195,5 +195,5 @@ class Worker:
         return list(self.buffer._in_flight.values())
 
 
-def _encode_moves(moves: Sequence[Move]) -> bytes:
-    return " ".join(move.state.value for move in moves).encode()
+def _encode_moves(trail: Trail) -> bytes:
+    return " ".join(move.state.value for move in trail.moves()).encode()

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.core.claims import Claim, ClaimRequest, Settled, Settlement
 from pipeline.core.clock import ManualClock
-from pipeline.core.events import Move
+from pipeline.core.events import Move, Trail
 from pipeline.core.headers import job_headers, parse_job
 from pipeline.core.job import Job, Record
 from pipeline.core.job_type import JobType, Upcaster
@@ -218,16 +218,23 @@ class NoEvents(EventSink):
         self.moves: list[Move] = []
         self._journal = journal or Journal()
 
-    def claimed(self, moves: Iterable[Sequence[Move]]) -> None:
-        self.moves.extend(move for each in moves for move in each)
+    def claimed(self, trails: Iterable[Trail]) -> None:
+        self.moves.extend(move for trail in trails for move in trail.moves())
 
-    def settled(self, moves: Iterable[Sequence[Move]]) -> None:
-        told = [move for each in moves for move in each]
+    def settled(self, trails: Iterable[Trail]) -> None:
+        told = [move for trail in trails for move in trail.moves()]
         self._journal.add("events", len(told))
         self.moves.extend(told)
 
     def flush(self) -> None:
         self._journal.add("flush")
+
+
+def trail_of(*moves: Move) -> Trail:
+    """Moves of one job under one claim, as they travel."""
+    first = moves[0]
+    job = Job(first.job_id, first.job_type, first.tenant, first.queue, attempt=first.attempt, hop=first.hop)
+    return Trail(job, first.worker, first.token, [move[8:] for move in moves])
 
 
 def clock_at(now: float = NOW) -> ManualClock:

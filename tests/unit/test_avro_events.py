@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.adapters.avro.events import decode_event, encode_breaker_event, encode_event
-from pipeline.core.events import BreakerChange, Move
+from pipeline.core.events import BreakerChange, Trail
+from pipeline.core.job import Job
 from pipeline.core.state import TRANSITIONS
 from pipeline.errors import PayloadError
 
@@ -20,18 +21,20 @@ steps = st.sampled_from([(previous, trigger, state) for (previous, trigger), sta
 
 
 @st.composite
-def events(draw: st.DrawFn) -> list[Move]:
-    identity = [*(draw(text) for _ in range(5)), draw(counts), draw(counts), draw(st.integers(0, 2**63 - 1))]
+def trails(draw: st.DrawFn) -> Trail:
+    names = st.tuples(text, text, text, text)
+    job = Job(*draw(names), attempt=draw(counts), hop=draw(counts))
     endings = st.tuples(times, st.none() | st.floats(0, 1e6), text, text)
-    return [Move._make((*identity, *draw(steps), *draw(endings))) for _ in range(draw(st.integers(1, 4)))]
+    told = [(*draw(steps), *draw(endings)) for _ in range(draw(st.integers(1, 4)))]
+    return Trail(job, draw(text), draw(st.integers(0, 2**63 - 1)), told)
 
 
-@given(events())
-def test_every_event_reads_back_with_the_schema_as_it_was_written(moves: list[Move]) -> None:
-    event = decode_event(encode_event(moves))
-    first = moves[0]
+@given(trails())
+def test_every_event_reads_back_with_the_schema_as_it_was_written(trail: Trail) -> None:
+    event = decode_event(encode_event(trail))
+    moves = trail.moves()
     for name in ("job_id", "job_type", "tenant", "queue", "worker", "attempt", "hop", "token"):
-        assert event[name] == getattr(first, name)
+        assert event[name] == getattr(moves[0], name)
     for written, read in zip(moves, event["moves"], strict=True):
         assert (read["previous"], read["trigger"], read["state"]) == (
             written.previous,
@@ -60,9 +63,8 @@ def test_what_is_no_event_is_refused(data: bytes) -> None:
 
 def test_an_event_that_ends_early_is_refused() -> None:
     previous, trigger, state = next((p, t, s) for (p, t), s in TRANSITIONS.items())
-    whole = encode_event(
-        [Move("id", "a.b", "acme", "default", "w", 1, 0, 1, previous, trigger, state, 1.8e9)]
-    )
+    job = Job("id", "a.b", "acme", "default")
+    whole = encode_event(Trail(job, "w", 1, [(previous, trigger, state, 1.8e9, None, "", "")]))
     for length in range(10, len(whole)):
         with pytest.raises(PayloadError):
             decode_event(whole[:length])

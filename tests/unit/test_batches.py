@@ -16,9 +16,10 @@ from pipeline.core.outcome import Failed, Outcome, Reject, Rejected, Retry, Snoo
 from pipeline.core.state import JobState, Trigger
 from pipeline.errors import ConfigError
 from pipeline.runtime.claimer import Claimer
+from pipeline.runtime.context import Context
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.executors import ThreadExecutor
-from pipeline.runtime.handlers import Context, Registry
+from pipeline.runtime.handlers import Registry
 from tests.unit.runtime_parts import (
     NOW,
     JsonCodec,

@@ -12,7 +12,7 @@ from pipeline.adapters.avro import AvroCodec, SchemaCatalog
 from pipeline.adapters.avro.events import encode_breaker_event, encode_event
 from pipeline.adapters.kafka.tail import BEGINNING, ReadFrom
 from pipeline.cli.console import _Printer, read_from
-from pipeline.core.events import BreakerChange, Move
+from pipeline.core.events import BreakerChange, Trail
 from pipeline.core.headers import job_headers
 from pipeline.core.job import Job, Record
 from pipeline.core.state import JobState, Trigger
@@ -76,28 +76,14 @@ def test_a_job_is_shown_with_its_place_headers_and_payload() -> None:
     assert shown["payload"] == {"to": "a", "subject": "b", "body": "c", "cc": [], "reply_to": None}
 
 
-MOVE = Move(
-    JOB.job_id,
-    "email.send",
-    "acme",
-    "default",
-    "w1",
-    1,
-    0,
-    3,
-    JobState.QUEUED,
-    Trigger.WORKER_CLAIMED,
-    JobState.RUNNING,
-    NOW,
-    None,
-    "",
-    "",
+CLAIMED = Trail(
+    JOB, "w1", 3, [(JobState.QUEUED, Trigger.WORKER_CLAIMED, JobState.RUNNING, NOW, None, "", "")]
 )
 OPENED = BreakerChange("email.send", "", "default", "closed", "open", "failures", "w1", NOW, 3)
 
 
 def test_events_and_schemas_are_shown_as_what_they_are() -> None:
-    event = printer().describe(record(encode_event([MOVE]), topic="jobs.events"))["event"]
+    event = printer().describe(record(encode_event(CLAIMED), topic="jobs.events"))["event"]
     assert event["moves"][0]["state"] == "running"
     event = printer().describe(record(encode_breaker_event(OPENED), topic="jobs.events"))["event"]
     assert (event["job_type"], event["previous"], event["state"]) == ("email.send", "closed", "open")
@@ -125,7 +111,7 @@ def test_records_are_chosen_by_tenant_and_type_events_too(
         return printer().concerns(given, tenant=tenant, job_type=job_type)
 
     assert chosen(b"", "jobs.default.normal") is jobs
-    assert chosen(encode_event([MOVE]), "jobs.events") is jobs
+    assert chosen(encode_event(CLAIMED), "jobs.events") is jobs
     assert chosen(encode_breaker_event(OPENED), "jobs.events") is breakers
     assert chosen(b"?", "jobs.events") is (tenant is None and job_type is None)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pipeline.core.events import Move
+from pipeline.core.events import Move, Trail
+from pipeline.core.job import Job
 from pipeline.core.ports import KeyedValue
 from pipeline.core.state import JobState, Trigger
 from pipeline.errors import PublishFailed
@@ -55,9 +56,12 @@ class Bench:
         self.sink = EventSink(
             producer=self.producer,
             topic="jobs.events",
-            encode=lambda moves: " ".join(move.state.value for move in moves).encode(),
-            write_log=self.logged.extend,
+            encode=lambda trail: " ".join(move.state.value for move in trail.moves()).encode(),
+            write_log=self._log,
         )
+
+    def _log(self, trails: Sequence[Trail]) -> None:
+        self.logged += [move for trail in trails for move in trail.moves()]
 
 
 @pytest.fixture
@@ -65,35 +69,34 @@ def bench() -> Bench:
     return Bench()
 
 
-def moved(job_id: str, state: JobState) -> Move:
-    return Move(
-        job_id, "email.send", "acme", "default", "w", 1, 0, 1, JobState.QUEUED, Trigger.SUCCESS, state, 1.0
-    )
+def moved(job_id: str, state: JobState) -> Trail:
+    job = Job(job_id, "email.send", "acme", "default")
+    return Trail(job, "w", 1, [(JobState.QUEUED, Trigger.SUCCESS, state, 1.0, None, "", "")])
 
 
 RUNNING, DONE = JobState.RUNNING, JobState.COMPLETED
 
 
 def test_the_moves_of_a_job_that_is_soon_done_travel_in_one_record(bench: Bench) -> None:
-    bench.sink.claimed([[moved("a", RUNNING)], [moved("b", RUNNING)]])
+    bench.sink.claimed([moved("a", RUNNING), moved("b", RUNNING)])
     assert bench.producer.sent == []
-    bench.sink.settled([[moved("a", DONE)]])
+    bench.sink.settled([moved("a", DONE)])
     assert bench.producer.values() == [(b"a", b"running completed")]
     assert len(bench.logged) == 3, "the log is told at once"
 
 
 def test_what_runs_for_longer_is_told_when_a_period_is_sealed(bench: Bench) -> None:
-    bench.sink.claimed([[moved("a", RUNNING)]])
+    bench.sink.claimed([moved("a", RUNNING)])
     bench.sink.seal()
     assert bench.producer.values() == [(b"a", b"running")]
-    bench.sink.settled([[moved("a", DONE)]])
+    bench.sink.settled([moved("a", DONE)])
     assert bench.producer.values()[1:] == [(b"a", b"completed")]
 
 
 def test_a_period_is_acknowledged_when_everything_of_it_and_before_is(bench: Bench) -> None:
-    bench.sink.settled([[moved("a", DONE)]])
+    bench.sink.settled([moved("a", DONE)])
     first = bench.sink.seal()
-    bench.sink.settled([[moved("b", DONE)]])
+    bench.sink.settled([moved("b", DONE)])
     second = bench.sink.seal()
     assert not bench.sink.acknowledged(first)
     bench.producer.sent.reverse()
@@ -121,7 +124,7 @@ def test_an_empty_period_is_acknowledged_at_once(bench: Bench) -> None:
 @pytest.mark.parametrize("how", ["refused", "full"])
 def test_what_was_refused_is_sent_again_and_not_acknowledged_before(bench: Bench, how: str) -> None:
     bench.producer.full = how == "full"
-    bench.sink.settled([[moved("a", DONE)]])
+    bench.sink.settled([moved("a", DONE)])
     bench.producer.full = False
     if how == "refused":
         bench.producer.end(PublishFailed("no"))
@@ -136,7 +139,7 @@ def test_an_outage_without_end_gives_events_up_rather_than_memory(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_AGAIN", 2)
-    bench.sink.settled([[moved(name, DONE)] for name in "abcd"])
+    bench.sink.settled([moved(name, DONE) for name in "abcd"])
     period = bench.sink.seal()
     for _ in range(4):
         bench.producer.end(PublishFailed("no"))

@@ -27,10 +27,11 @@ from pipeline.core.outcome import (
     Succeeded,
 )
 from pipeline.errors import ClaimLost, StoreUnavailable
+from pipeline.runtime.context import Context
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.executors import AsyncExecutor, Pace, ThreadExecutor
 from pipeline.runtime.executors import aio as aio_module
-from pipeline.runtime.handlers import ASYNC, THREAD, Context, Handler
+from pipeline.runtime.handlers import ASYNC, THREAD, Handler
 from tests.unit.runtime_parts import Mail, clock_at, delivery_of, eventually, new_job, record_of
 
 Handle = Callable[[Any, Context], Any]

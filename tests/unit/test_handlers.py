@@ -14,7 +14,8 @@ import pytest
 
 from pipeline.core.job_type import JobType
 from pipeline.errors import ConfigError, UnknownJobType
-from pipeline.runtime.handlers import ASYNC, THREAD, Context, Registry
+from pipeline.runtime.context import Context
+from pipeline.runtime.handlers import ASYNC, THREAD, Registry
 from pipeline.runtime.transactions import Transaction
 from tests.unit.runtime_parts import MAIL, Mail, new_job
 

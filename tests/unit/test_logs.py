@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pipeline.core.events import Move
 from pipeline.core.state import TRANSITIONS, JobState, Trigger
 from pipeline.logs import JsonFormatter, MoveLog, TextFormatter, setup_logging
+from tests.unit.runtime_parts import trail_of
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +164,7 @@ def test_an_error_brings_its_stack(form: Any, stream: io.StringIO) -> None:
 def test_the_level_is_respected(stream: io.StringIO) -> None:
     set_up("WARNING", "json", stream)
     logging.getLogger("x").info("quiet")
-    MoveLog(stream).write([a_move()])
+    MoveLog(stream).write([trail_of(a_move())])
     assert stream.getvalue() == ""
 
 
@@ -194,7 +195,9 @@ def _told() -> None:
 
 @pytest.mark.usefixtures("_told")
 def test_a_move_is_a_line_with_everything_about_it(stream: io.StringIO) -> None:
-    MoveLog(stream).write([a_move(), a_move(duration=None, reason="rejected", error_class="ValueError")])
+    MoveLog(stream).write(
+        [trail_of(a_move(), a_move(duration=None, reason="rejected", error_class="ValueError"))]
+    )
     done, dead = entries(stream)
     assert done == {
         "ts": "2027-01-15T08:00:00.250Z",
@@ -221,7 +224,7 @@ def test_a_move_is_a_line_with_everything_about_it(stream: io.StringIO) -> None:
 @pytest.mark.usefixtures("_told")
 def test_every_move_of_the_table_can_be_logged(stream: io.StringIO) -> None:
     moves = [a_move(previous=s, trigger=t, state=to) for (s, t), to in TRANSITIONS.items()]
-    MoveLog(stream).write(moves)
+    MoveLog(stream).write([trail_of(move) for move in moves])
     written = [(entry["previous"], entry["trigger"], entry["state"]) for entry in entries(stream)]
     assert written == [(move.previous, move.trigger, move.state) for move in moves]
 
@@ -230,7 +233,9 @@ def test_every_move_of_the_table_can_be_logged(stream: io.StringIO) -> None:
 def test_text_of_any_kind_comes_back_from_a_line_as_it_was(text: str) -> None:
     logging.getLogger().setLevel("INFO")
     stream = io.StringIO()
-    MoveLog(stream).write([a_move(tenant=text, job_type=text, worker=text, reason=text, error_class="E")])
+    MoveLog(stream).write(
+        [trail_of(a_move(tenant=text, job_type=text, worker=text, reason=text, error_class="E"))]
+    )
     (entry,) = entries(stream)
     assert {entry[name] for name in ("tenant", "job_type", "worker", "reason")} == {text}
 
@@ -239,20 +244,20 @@ def test_text_of_any_kind_comes_back_from_a_line_as_it_was(text: str) -> None:
 def test_a_batch_is_one_write(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[str] = []
     monkeypatch.setattr(stream, "write", writes.append)
-    MoveLog(stream).write([a_move()] * 100)
+    MoveLog(stream).write([trail_of(a_move())] * 100)
     MoveLog(stream).write([])
     assert [text.count("\n") for text in writes] == [100]
 
 
 @pytest.mark.usefixtures("_told")
 def test_moves_may_be_switched_off(stream: io.StringIO) -> None:
-    MoveLog(stream, enabled=False).write([a_move()])
+    MoveLog(stream, enabled=False).write([trail_of(a_move())])
     assert stream.getvalue() == ""
 
 
 @pytest.mark.usefixtures("_told")
 def test_moves_for_people_are_lines_of_text(stream: io.StringIO) -> None:
-    MoveLog(stream, format="text").write([a_move(tenant="a\x1bb", reason="so and so")])
+    MoveLog(stream, format="text").write([trail_of(a_move(tenant="a\x1bb", reason="so and so"))])
     assert stream.getvalue() == (
         "2027-01-15T08:00:00.250Z INFO    pipeline.moves 0198c2d4-0000-7000-8000-000000000001 running -> completed "
         "(success) job_type=email.send tenant=a\\x1bb queue=default worker=w1 attempt=1 hop=0 token=7 duration=0.125 "
@@ -273,11 +278,11 @@ class FullDisk(io.StringIO):
 def test_a_log_that_cannot_be_written_stops_nobody_and_tells_what_was_lost() -> None:
     stream = FullDisk()
     log = MoveLog(stream)
-    log.write([a_move()] * 2)
-    log.write([a_move()])
+    log.write([trail_of(a_move())] * 2)
+    log.write([trail_of(a_move())])
     stream.full = False
-    log.write([a_move()])
-    log.write([a_move()])
+    log.write([trail_of(a_move())])
+    log.write([trail_of(a_move())])
     lost, *rest = entries(stream)
     assert (lost["action"], lost["lost"], lost["level"]) == ("lost", 3, "WARNING")
     assert [entry["action"] for entry in rest] == ["move", "move"]

@@ -14,9 +14,9 @@ from pipeline.core.claims import Settlement
 from pipeline.core.clock import SystemClock
 from pipeline.core.state import JobState
 from pipeline.errors import ClaimLost, ConfigError
+from pipeline.runtime.context import Context
 from pipeline.runtime.contexts import Contexts
 from pipeline.runtime.delivery import Delivery
-from pipeline.runtime.handlers import Context
 from tests.unit.runtime_parts import delivery_of, new_job, record_of
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
 from functools import lru_cache
 from io import SEEK_END, BytesIO
 from pathlib import Path
@@ -18,7 +17,8 @@ import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from pipeline.adapters.avro.framing import HEADER_SIZE, header_of
-from pipeline.core.events import BreakerChange, Move
+from pipeline.core.events import BreakerChange, Trail
+from pipeline.core.state import TRANSITIONS
 from pipeline.errors import PayloadError
 
 __all__ = ["decode_event", "encode_breaker_event", "encode_event"]
@@ -37,24 +37,20 @@ _SCHEMAS = {_HEADER: _JOB, _BREAKER_HEADER: _BREAKER}
 _pack_double = struct.Struct("<d").pack
 
 
-def encode_event(moves: Sequence[Move]) -> bytes:
-    """The record's value for moves of one job under one claim; there is at least one."""
-    first = moves[0]
+def encode_event(trail: Trail) -> bytes:
+    """The record's value for moves of one job under one claim."""
+    job, steps = trail.job, trail.steps
     parts = [
         _HEADER,
-        _text(first.job_id),
-        _identity(
-            first.job_type, first.tenant, first.queue, first.worker, first.attempt, first.hop, first.token
-        ),
-        _long(len(moves)),
+        _text(job.job_id),
+        _identity(job.job_type, job.tenant, job.queue, trail.worker, job.attempt, job.hop, trail.token),
+        _long(len(steps)),
     ]
-    for _, _, _, _, _, _, _, _, previous, trigger, state, at, duration, reason, error_class in moves:
-        parts += (
-            _step(previous, trigger, state),
-            _micros(int(at * 1_000_000)),
-            b"\x00" if duration is None else b"\x02" + _pack_double(duration),
-            _text(reason) + _text(error_class) if reason or error_class else b"\x00\x00",
-        )
+    for previous, trigger, _, at, duration, reason, error_class in steps:
+        parts.append(_STEPS[previous + trigger])
+        parts.append(_micros(int(at * 1_000_000)))
+        parts.append(b"\x00" if duration is None else b"\x02" + _pack_double(duration))
+        parts.append(_text(reason) + _text(error_class) if reason or error_class else b"\x00\x00")
     parts.append(b"\x00")  # the end of the array
     return b"".join(parts)
 
@@ -95,11 +91,6 @@ def _identity(
     return texts + b"".join(map(_long, (attempt, hop, token)))
 
 
-@lru_cache(maxsize=256)
-def _step(previous: str, trigger: str, state: str) -> bytes:
-    return b"".join(map(_text, (previous, trigger, state)))
-
-
 def _long(value: int) -> bytes:
     """Avro's zig-zag, variable-length form of an integer: seven bits a byte, the lowest first."""
     rest = value << 1 if value >= 0 else (-value << 1) - 1
@@ -133,3 +124,9 @@ def _unsigned(value: int) -> bytes:
 
 _LAST = [bytes((value,)) for value in range(0x80)]
 _PAIRS = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(0x4000)]
+
+# Looked up by two names joined: to hash an enum costs a call into Python.
+_STEPS = {
+    before + trigger: b"".join(map(_text, (before, trigger, state)))
+    for (before, trigger), state in TRANSITIONS.items()
+}

@@ -11,8 +11,9 @@ from pydantic import BaseModel
 
 from pipeline.core.outcome import Failed, Failure, Outcome, Succeeded, outcome_of
 from pipeline.errors import ClaimLost
+from pipeline.runtime.context import Context
 from pipeline.runtime.delivery import Delivery, Run
-from pipeline.runtime.handlers import Context, Handler
+from pipeline.runtime.handlers import Handler
 from pipeline.runtime.judging import judged
 
 __all__ = [
