@@ -11,7 +11,7 @@ __all__ = ["tuned_interpreter"]
 
 # New objects between two searches for cycles: 700 by default, which two jobs make. A worker holds thousands of jobs, none of
 # them in a cycle, and looked through those that it had just taken in again and again: a fifth of its work.
-COLLECT_AFTER = 20_000
+COLLECT_AFTER = 100_000
 COLLECT_OLDER_AFTER = (20, 100)  # searches of the young and of the middle ones
 # How long a thread keeps the interpreter that others wait for: 5 ms by default. Threads that take turns in the midst of their
 # batches find their data gone from the processor's cache. It is short of what anybody waits for.

@@ -98,17 +98,17 @@ class AsyncExecutor:
         threading.Thread(target=self._turn_for_ever, name="handlers-async", daemon=True).start()
 
     def _turn_for_ever(self) -> None:
-        stopped = False
-        while not stopped:
-            try:
-                self._loop.run_forever()
-                stopped = True
-            except (
-                BaseException
-            ):  # SystemExit in a task that a handler made stops the loop, and with it every job
-                log.exception(
-                    "a task of a handler tried to end the process", extra={"action": "exit_refused"}
-                )
+        while self._turn_until_interrupted():
+            pass
+
+    def _turn_until_interrupted(self) -> bool:
+        """False when the loop was stopped. SystemExit in a task that a handler made ends its turns, and with it every job."""
+        try:
+            self._loop.run_forever()
+        except BaseException:
+            log.exception("a task of a handler tried to end the process", extra={"action": "exit_refused"})
+            return True
+        return False
 
     def capacity(self) -> int:
         with self._lock:
