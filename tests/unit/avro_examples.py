@@ -170,6 +170,12 @@ def framed(version: SchemaVersion, values: dict[str, Any]) -> bytes:
     return b"\xc3\x01" + version.fingerprint + bare(json.loads(version.text), values)
 
 
+def assert_stands_alone(error: BaseException) -> None:
+    """No other error behind it: what a decoder or a validator raises quotes the payload."""
+    assert error.__cause__ is None
+    assert error.__context__ is None
+
+
 def bare(schema: Any, values: Any) -> bytes:
     buffer = BytesIO()
     schemaless_writer(buffer, parse_schema(schema), values)

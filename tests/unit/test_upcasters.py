@@ -16,7 +16,7 @@ from pipeline.adapters.avro import AvroCodec
 from pipeline.config import Settings
 from pipeline.core.job_type import Upcaster
 from pipeline.errors import PayloadError, SchemaError
-from tests.unit.avro_examples import catalog_of, framed, record
+from tests.unit.avro_examples import assert_stands_alone, catalog_of, framed, record
 
 JOB = "some.job"
 MOMENT = {"type": "long", "logicalType": "timestamp-micros"}
@@ -107,7 +107,7 @@ def test_an_upcaster_that_fails_makes_a_payload_error_that_names_the_version_and
     ) as caught:
         codec.decode(JOB, old(tmp_path, 1, {"name": "secret-value", "born": BORN}))
     assert "secret" not in str(caught.value)
-    assert caught.value.__suppress_context__
+    assert_stands_alone(caught.value)
 
 
 @pytest.mark.parametrize("version", [0, 3, 4])

@@ -1,4 +1,8 @@
-"""Payload models to bytes and back: what a publisher writes and a worker reads."""
+"""Payload models to bytes and back: what a publisher writes and a worker reads.
+
+What fastavro and validators raise quotes the payload. So the errors here do without its message, and are raised once it is out of
+the way: "from None" would only hide it, and native code knows no "from".
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ from pipeline.errors import InvalidJob, PayloadError, SchemaError, UnknownJobTyp
 __all__ = ["AvroCodec"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Binding:
     """A registered job type. `readers` are found by the bytes a payload starts with, and grow with use."""
 
@@ -108,12 +112,15 @@ class AvroCodec:
         try:
             values = binding.prepare(payload)
         except Unwritable as error:
-            raise InvalidJob(f"{job_type}: field {error.path!r} {error}") from None
-        try:
-            schemaless_writer(buffer, binding.writing, values)
-        except Exception as error:  # noqa: BLE001 - fastavro raises anything; see below for "from None"
-            raise _refused_payload(binding, values, error) from None
-        return buffer.getvalue()
+            problem = f"field {error.path!r} {error}"
+        else:
+            try:
+                schemaless_writer(buffer, binding.writing, values)
+            except Exception as error:  # noqa: BLE001 - fastavro raises anything
+                problem = _unwritten(binding, values, error)
+            else:
+                return buffer.getvalue()
+        raise InvalidJob(f"{job_type}: {problem}")
 
     def decode(self, job_type: str, data: bytes, schema_id: bytes = b"") -> BaseModel:
         """The payload as the registered model, whatever version it was written as.
@@ -131,7 +138,9 @@ class AvroCodec:
             # Avro has the types right already; lax, so that enum symbols become members in strict models, too.
             return binding.validate(values, strict=False)
         except Exception as error:  # noqa: BLE001 - validators of users raise anything
-            raise _refused_values(job_type, binding, reader, error) from None
+            problem = _refusal(error)
+        label = reader.writer.parsed.label
+        raise PayloadError(f"{job_type}: {binding.model.__name__} refuses a payload of {label}: {problem}")
 
     def describe(self, job_type: str, data: bytes, schema_id: bytes = b"") -> dict[str, object]:
         """Schema, fingerprint and payload as JSON values, as its writer saw it. Raises like `decode`.
@@ -182,14 +191,11 @@ def _named(job_type: str) -> Iterator[None]:
         raise type(error)(f"{job_type}: {error}") from error
 
 
-# The errors below are raised "from None", and without the foreign message: those quote the payload.
-
-
-def _refused_payload(binding: _Binding, values: Any, error: Exception) -> InvalidJob:
-    job_type, model = binding.newest.job_type, binding.model.__name__
+def _unwritten(binding: _Binding, values: Any, error: Exception) -> str:
+    """Why fastavro did not write the values."""
     reason = "text with a lone surrogate" if isinstance(error, UnicodeEncodeError) else type(error).__name__
     field = _culprit(binding, values)
-    return InvalidJob(f"{job_type}: field {field!r} of {model} cannot be written as Avro: {reason}")
+    return f"field {field!r} of {binding.model.__name__} cannot be written as Avro: {reason}"
 
 
 def _culprit(binding: _Binding, values: Any) -> str:
@@ -203,13 +209,10 @@ def _culprit(binding: _Binding, values: Any) -> str:
     return "?"
 
 
-def _refused_values(job_type: str, binding: _Binding, reader: Reader, error: Exception) -> PayloadError:
-    label, model = reader.writer.parsed.label, binding.model.__name__
-    if isinstance(error, ValidationError):
-        # Only the field: deeper steps may be keys of a map, which are payload.
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = f"field {first['loc'][0]!r}" if first["loc"] else "as a whole"
-        problem = f"{place}: {first['type']} ({error.error_count()} in all)"
-    else:
-        problem = f"its validator raised {type(error).__name__}"
-    return PayloadError(f"{job_type}: {model} refuses a payload of {label}: {problem}")
+def _refusal(error: Exception) -> str:
+    """Why a model did not take the values. Only the field: deeper steps may be keys of a map, which are payload."""
+    if not isinstance(error, ValidationError):
+        return f"its validator raised {type(error).__name__}"
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = f"field {first['loc'][0]!r}" if first["loc"] else "as a whole"
+    return f"{place}: {first['type']} ({error.error_count()} in all)"

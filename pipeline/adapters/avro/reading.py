@@ -1,4 +1,8 @@
-"""Bytes to values: decoding, resolution to the newest version, and upcasters in between."""
+"""Bytes to values: decoding, resolution to the newest version, and upcasters in between.
+
+What a decoder or an upcaster raises quotes the payload. So the errors here do without its message, and are raised once it is out
+of the way: "from None" would only hide it, and native code knows no "from".
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any
 
 from fastavro import schemaless_reader, schemaless_writer
 
+from pipeline.adapters.avro.bounded import BoundedBuffer
 from pipeline.adapters.avro.catalog import SchemaVersion
 from pipeline.adapters.avro.decoding import Cursor, Node, decoder
 from pipeline.adapters.avro.safety import may_skip_for_ever
@@ -21,7 +26,7 @@ __all__ = ["Reader", "Upcasting", "read"]
 Lift = Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reader:
     """How payloads of one writer schema are decoded, from position `start` on.
 
@@ -38,56 +43,34 @@ class Reader:
     node: Node | None = None
 
 
-class _Bounded(BytesIO):
-    """Ends where its bytes do, also for what is skipped: fastavro reads over that and does not look what came.
-
-    An array of doubles that claims to have a billion items would stall the process with six bytes (seen).
-    """
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        found = super().read(size)
-        if size is not None and len(found) < size:
-            raise EOFError
-        return found
-
-
 def read(job_type: str, data: bytes, reader: Reader) -> Any:
     """Decode. Raises `PayloadError`, and nothing else, whatever the bytes are."""
+    node = reader.node
     try:
-        values, end = (
-            _decode(data, reader) if reader.node is None else _decode_plainly(data, reader.node, reader.start)
-        )
+        if node is None:
+            values, end = _resolved(data, reader)
+        else:
+            cursor = Cursor(data, reader.start)
+            values, end = node.read(cursor), cursor.at
     except Exception as error:  # noqa: BLE001 - decoders raise anything on bad bytes
-        reason = "they end too early" if isinstance(error, EOFError) else type(error).__name__
-        raise _refusal(job_type, data, reader, reason) from None
-    if (excess := len(data) - end) != 0:
-        reason = "they end too early" if excess < 0 else f"{excess} bytes too many"
-        raise _refusal(job_type, data, reader, reason)
-    return values if reader.lift is None else reader.lift(values)
+        # An IndexError of a node is of a byte beyond the last one; a choice that there is not is a ValueError.
+        early = isinstance(error, EOFError) or (node is not None and isinstance(error, IndexError))
+        reason = "they end too early" if early else type(error).__name__
+    else:
+        if end == len(data):
+            return values if reader.lift is None else reader.lift(values)
+        reason = "they end too early" if end > len(data) else f"{len(data) - end} bytes too many"
+    label = reader.writer.parsed.label
+    raise PayloadError(f"{job_type}: {len(data)} bytes that are not a valid {label}: {reason}")
 
 
-def _decode_plainly(data: bytes, node: Node, start: int) -> tuple[Any, int]:
-    cursor = Cursor(data, start)
-    try:
-        return node.read(cursor), cursor.at
-    except IndexError:  # of a byte beyond the last one; a choice that there is not is a ValueError
-        raise EOFError from None
-
-
-def _decode(data: bytes, reader: Reader) -> tuple[Any, int]:
+def _resolved(data: bytes, reader: Reader) -> tuple[Any, int]:
+    """The values as the target has them, and where they end."""
     # One byte more than there is: a field that is skipped although it is cut short reads past the end of
     # the payload without an error, and only the position betrays it.
-    buffer = (_Bounded if reader.bounded else BytesIO)(data + b"\x00")
+    buffer = (BoundedBuffer if reader.bounded else BytesIO)(data + b"\x00")
     buffer.seek(reader.start)
     return schemaless_reader(buffer, reader.writer.reading, reader.target), buffer.tell()
-
-
-# The errors here are raised "from None", and without the foreign message: those quote the payload.
-
-
-def _refusal(job_type: str, data: bytes, reader: Reader, reason: str) -> PayloadError:
-    label = reader.writer.parsed.label
-    return PayloadError(f"{job_type}: {len(data)} bytes that are not a valid {label}: {reason}")
 
 
 class Upcasting:
@@ -143,9 +126,9 @@ class Upcasting:
                 buffer.seek(0)
                 return schemaless_reader(buffer, after.reading, None if after is target else target.reading)
             except Exception as error:  # noqa: BLE001 - it is a user's function
-                raise PayloadError(
-                    f"{after.parsed.label}: the upcaster from v{step} raised {type(error).__name__}, "
-                    "or gave values that do not fit"
-                ) from None
+                raised = type(error).__name__
+            raise PayloadError(
+                f"{after.parsed.label}: the upcaster from v{step} raised {raised}, or gave values that do not fit"
+            )
 
         return hop
