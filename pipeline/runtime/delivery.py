@@ -10,6 +10,7 @@ from pipeline.core.claims import ClaimRequest
 from pipeline.core.job import Job, Record
 from pipeline.core.offsets import Partition
 from pipeline.core.outcome import Outcome
+from pipeline.core.quick import new_tuple
 from pipeline.runtime.handlers import Handler
 
 __all__ = ["Delivery", "OrderKey", "Run"]
@@ -91,17 +92,20 @@ class Delivery:
 
     def claim_request(self) -> ClaimRequest:
         job, record = self.job, self.record
-        return ClaimRequest(
-            job.job_id,
-            job.job_type,
-            job.tenant,
-            job.queue,
-            job.attempt,
-            job.hop,
-            record.topic,
-            record.partition,
-            record.offset,
-            job.enqueued_at,
+        return new_tuple(
+            ClaimRequest,
+            (
+                job.job_id,
+                job.job_type,
+                job.tenant,
+                job.queue,
+                job.attempt,
+                job.hop,
+                record.topic,
+                record.partition,
+                record.offset,
+                job.enqueued_at,
+            ),
         )
 
     def __repr__(self) -> str:

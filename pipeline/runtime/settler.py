@@ -20,6 +20,7 @@ from pipeline.core.events import Trail, trail_of_decision
 from pipeline.core.metrics import Metrics
 from pipeline.core.outcome import Crashed, Failed, Succeeded
 from pipeline.core.ports import JobProducer, JobStore, Outgoing, Parking
+from pipeline.core.quick import new_tuple
 from pipeline.core.state import JobState
 from pipeline.core.topics import TopicNames
 from pipeline.runtime.buffer import Buffer
@@ -41,16 +42,23 @@ def settlement(run: Run, decision: Finish | RunLater | DeadLetter) -> Settlement
     delivery = run.delivery
     job, token = delivery.job, delivery.token
     if isinstance(decision, Finish):  # nearly all of them
-        return Settlement(
-            job.job_id,
-            token,
-            decision.state,
-            job.attempt,
-            job.hop,
-            run.started_at,
-            run.finished_at,
-            0.0,
-            decision.reason,
+        return new_tuple(
+            Settlement,
+            (
+                job.job_id,
+                token,
+                decision.state,
+                job.attempt,
+                job.hop,
+                run.started_at,
+                run.finished_at,
+                0.0,
+                decision.reason,
+                None,
+                0,
+                False,
+                None,
+            ),
         )
     later = decision if isinstance(decision, RunLater) else None
     return Settlement(

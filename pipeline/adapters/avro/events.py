@@ -107,23 +107,16 @@ def _long(value: int) -> bytes:
 def _micros(value: int) -> bytes:
     """`_long` for a present-day time, by tables: fourteen bits at a time, and the rest is small."""
     rest = value << 1
-    if not 1 << 42 <= rest < 1 << 56:
+    if not 1 << 49 <= rest < 1 << 54:  # from 1978 to 2255
         return _long(value)
     return (
-        _PAIRS[rest & 0x3FFF]
-        + _PAIRS[rest >> 14 & 0x3FFF]
-        + _PAIRS[rest >> 28 & 0x3FFF]
-        + _unsigned(rest >> 42)
+        _PAIRS[rest & 0x3FFF] + _PAIRS[rest >> 14 & 0x3FFF] + _PAIRS[rest >> 28 & 0x3FFF] + _ENDS[rest >> 42]
     )
-
-
-@lru_cache(maxsize=1024)
-def _unsigned(value: int) -> bytes:
-    return _LAST[value] if value < 0x80 else bytes((value & 0x7F | 0x80,)) + _LAST[value >> 7]
 
 
 _LAST = [bytes((value,)) for value in range(0x80)]
 _PAIRS = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(0x4000)]
+_ENDS = [bytes((value & 0x7F | 0x80, value >> 7)) for value in range(0x1000)]
 
 # Looked up by two names joined: to hash an enum costs a call into Python.
 _STEPS = {

@@ -27,7 +27,7 @@ __all__ = [
     "to_call",
 ]
 
-AHEAD_SECONDS = 0.02
+AHEAD_SECONDS = 0.05
 OnRuns = Callable[[Sequence[Run]], None]
 Contexts = Callable[[Delivery], Context]
 SUCCEEDED = Succeeded()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from pipeline.core.clock import Clock
 from pipeline.core.outcome import Outcome
+from pipeline.core.quick import new_tuple
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.executors.base import (
     SUCCEEDED,
@@ -143,7 +144,7 @@ class ThreadExecutor:
         # The clock may have been set meanwhile: the run took as long as the monotonic one says.
         ended = self._clock.time()
         slot.ended += [
-            Run(delivery, outcome, ended - seconds, ended)
+            new_tuple(Run, (delivery, outcome, ended - seconds, ended))
             for delivery, outcome in zip(batch, outcomes, strict=True)
         ]
 
