@@ -99,7 +99,7 @@ class ServerProcess:
 
     def kill(self) -> None:
         """SIGKILL to the server and its children, as if the machine had lost them. Returns when they ended."""
-        children = _children(self.pid)
+        children = self._children()
         self._server.kill()
         self._server.wait()
         for child in children:
@@ -118,9 +118,13 @@ class ServerProcess:
     def _signal(self, number: signal.Signals) -> None:
         # The server first: while it is stopped it makes no new children.
         self._server.send_signal(number)
-        for child in _children(self.pid):
+        for child in self._children():
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.send_signal(number)
+
+    def _children(self) -> list[psutil.Process]:
+        # Once it has ended, its pid may be a stranger's, with children of its own.
+        return _children(self.pid) if self.running else []
 
     def _close_watchdog(self) -> None:
         with self._watchdog as watchdog:  # closes its stdin, which ends it, and waits for it

@@ -34,6 +34,7 @@ class WorkerProcess:
                 process_group=0,
             )
         self.may_end = False
+        self._gone = False
 
     @property
     def pid(self) -> int:
@@ -84,19 +85,19 @@ class WorkerProcess:
 
     def remove(self) -> None:
         """However the test ended: nothing of it stays."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait(10)
+        if not self.is_gone():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait(10)
 
     def is_gone(self) -> bool:
-        """Whether it and every process that it may have started have ended."""
-        if self.running:
-            return False
-        try:
-            os.killpg(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        return False
+        """Whether it and every process that it may have started have ended. Then the number of its group may be another's."""
+        if not self._gone and not self.running:
+            try:
+                os.killpg(self.pid, 0)
+            except ProcessLookupError:
+                self._gone = True
+        return self._gone
 
     # --- its log
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import stat
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pipeline.embedded import EmbeddedPostgres, ExtraListener
+from pipeline.embedded import EmbeddedPostgres, ExtraListener, processes
 from pipeline.embedded.files import tail, write_atomically
 from pipeline.embedded.kafka_config import Member, broker_properties
 from pipeline.embedded.kafka_probe import serves_metadata
 from pipeline.embedded.locks import FileLock
 from pipeline.embedded.ports import is_free, remembered_ports
+from pipeline.embedded.processes import Command, ServerProcess
 from pipeline.errors import EmbeddedError
 
 
@@ -167,3 +170,22 @@ def test_a_server_that_was_not_started_has_no_pid(tmp_path: Path) -> None:
     server.stop()
     with pytest.raises(EmbeddedError, match="is not started"):
         server.kill()
+
+
+def test_once_a_server_has_ended_nobody_is_taken_for_its_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pid may be a stranger's by then."""
+    command = Command(
+        name="server",
+        argv=[sys.executable, "-c", ""],
+        log_file=tmp_path / "log",
+        stop_signal=signal.SIGTERM,
+        environment=os.environ,
+    )
+    server = ServerProcess(command)
+    server._server.wait()
+    monkeypatch.setattr(processes, "_children", lambda pid: pytest.fail(f"the children of {pid}"))
+    server.pause()
+    server.resume()
+    server.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -29,7 +30,7 @@ from pipeline.pools import ChildPools
 from pipeline.runtime.delivery import Delivery, Run
 from pipeline.runtime.executors import processes
 from pipeline.runtime.executors.processes import ProcessExecutor
-from pipeline.runtime.executors.remote import BOOT_SECONDS
+from pipeline.runtime.executors.remote import BOOT_SECONDS, ChildProcess
 from pipeline.runtime.handlers import PROCESS, SUSPECT, Registry
 from pipeline.runtime.opening import find_handler
 from tests.unit.child_app import TARGET, Deed, app, write_schemas
@@ -216,6 +217,26 @@ def test_a_child_that_died_without_a_job_is_nobodys_fault(new_pool: NewPool) -> 
     os.kill(child, signal.SIGKILL)
     eventually(lambda: not is_running(child))
     assert pool.outcome("nothing") == Succeeded()
+
+
+def test_what_a_child_leaves_behind_is_killed_at_its_end_and_its_group_is_not_signalled_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Later the number of the group may be another's."""
+    program = f"""
+import pathlib, subprocess
+left = subprocess.Popen(["sleep", "60"])
+pathlib.Path({str(tmp_path / "left")!r}).write_text(str(left.pid))
+"""
+    child = ChildProcess([sys.executable, "-c", program], None)
+    left = pid_in(tmp_path / "left")
+    eventually(lambda: not child.alive(), timeout=60)
+    eventually(lambda: not is_running(left))
+    signalled: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _number: signalled.append(group))
+    child.kill()
+    child.retire()
+    assert signalled == []
 
 
 def test_signals_of_a_terminal_do_not_end_a_child_and_are_not_ignored_by_what_it_starts(

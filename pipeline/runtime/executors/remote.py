@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ BOOT_SECONDS = 60.0  # importing an application may take long on a busy machine
 START_SECONDS = 30.0  # from a job's sending to its start in a child that has nothing else to do
 LEAVING_SECONDS = 6.0
 _STEP = 0.5  # how often the process itself is looked at: something it started may hold its pipe open
+_GLANCE = 0.02  # how often one that leaves is looked at
 _LONGEST_ANSWER = 1_000_000
 
 
@@ -64,7 +66,8 @@ class ChildProcess:
     """Owned by one thread; only `kill` may be called by others. Making one starts the process.
 
     It has a process group of its own: a signal to the worker's terminal does not reach it, and what a handler started is
-    killed with it.
+    killed with it, also when it ends by itself. That is done as its end is taken note of, under one lock, and never later:
+    by then the number of the group may be another's.
     """
 
     def __init__(self, command: Sequence[str], hello: object) -> None:
@@ -83,6 +86,7 @@ class ChildProcess:
                 self._connection.close()
                 raise ChildBroken(f"no child process can be started: {error}") from error
         self.jobs = 0
+        self._lock = threading.RLock()
         self.busy = True  # starting, or running a job: not to be waited for
         self._lease_lost = False
         self._send(pack(Kind.HELLO, hello))
@@ -103,7 +107,10 @@ class ChildProcess:
         self.busy = False
 
     def alive(self) -> bool:
-        return self._process.poll() is None
+        with self._lock:
+            if self._process.returncode is None and self._process.poll() is not None:
+                self._kill_group()
+            return self._process.returncode is None
 
     def tell_lease(self, *, lost: bool) -> None:
         if lost != self._lease_lost:
@@ -170,12 +177,18 @@ class ChildProcess:
     def retire(self) -> None:
         """Let it end by itself, within a bound. The last thing that is asked of it."""
         self._connection.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(LEAVING_SECONDS)
+        deadline = time.monotonic() + LEAVING_SECONDS
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(_GLANCE)
         self.kill()
 
     def kill(self) -> None:
         """End it, and what it started, now. Harmless when it is gone."""
+        with self._lock:
+            if self.alive():
+                self._kill_group()
+                self._process.wait()
+
+    def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
