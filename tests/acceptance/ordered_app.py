@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from pipeline import Backoff, Context, Pipeline
+from pipeline import Backoff, Context, Pipeline, Retry
 from tests.harness.ledger import Acked, Ledger, note_run
 from tests.harness.world import World
 
@@ -28,7 +28,8 @@ BASE = 0.4
 class Entry(BaseModel):
     """The `number`th entry of an account. Its first `fails` attempts fail; each run takes `seconds`.
 
-    With a `gate` each attempt waits first until the file `<gate>-<attempt>` exists.
+    With a `gate` each attempt waits first until the file `<gate>-<attempt>` exists. The last that fails asks for a `pause` of
+    so many seconds, if that is given.
     """
 
     account: str
@@ -36,6 +37,7 @@ class Entry(BaseModel):
     fails: int = 0
     seconds: float = 0.0
     gate: str = ""
+    pause: float = 0.0
 
 
 app = Pipeline()
@@ -67,6 +69,8 @@ def post(entry: Entry, ctx: Context) -> None:
         time.sleep(entry.seconds)
         while entry.gate and not (folder / f"{entry.gate}-{ctx.attempt}").exists():
             time.sleep(0.02)
+        if ctx.attempt == entry.fails and entry.pause:
+            raise Retry(after=entry.pause)
         if ctx.attempt <= entry.fails:
             raise ToldToFail
         with ctx.transaction() as tx:
@@ -89,6 +93,7 @@ def prepare(world: World) -> None:
         {"name": "fails", "type": "int", "default": 0},
         {"name": "seconds", "type": "double", "default": 0.0},
         {"name": "gate", "type": "string", "default": ""},
+        {"name": "pause", "type": "double", "default": 0.0},
     ]
     schema = {"type": "record", "name": "Entry", "namespace": "tests.acceptance", "fields": fields}
     (world.folder / "schemas" / ORDERED.name).mkdir(parents=True)

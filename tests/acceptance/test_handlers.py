@@ -12,6 +12,8 @@ from tests.harness.world import World
 
 pytestmark = pytest.mark.servers
 
+TIME_LIMIT = 3.0  # longer than the other jobs may take on a loaded machine
+
 
 def test_plain_and_async_handlers_work_beside_each_other(world: World) -> None:
     """All plain slots are taken; async jobs, from the same partitions, do not wait for them."""
@@ -33,7 +35,7 @@ def test_plain_and_async_handlers_work_beside_each_other(world: World) -> None:
 
 
 def test_a_handler_that_overruns_its_time_limit_has_failed_and_others_go_on(new_world: NewWorld) -> None:
-    world = new_world(policy=Policy(max_attempts=2, timeout=1.0))
+    world = new_world(policy=Policy(max_attempts=2, timeout=TIME_LIMIT))
     hanging = [
         *world.publish(world.jobs.plain, [Task(name="hangs", gate="never")]),
         *world.publish(world.jobs.asynchronous, [Task(name="hangs", gate="never")]),
@@ -51,7 +53,7 @@ def test_a_handler_that_overruns_its_time_limit_has_failed_and_others_go_on(new_
         failures = [run.failure for run in story.attempts]
         assert [failure and failure.error_class for failure in failures] == ["TimeoutError"] * 2
         durations = [run.duration for run in story.attempts]
-        assert all(1.0 <= seconds < 10.0 for seconds in durations), durations
+        assert all(TIME_LIMIT <= seconds < 10 * TIME_LIMIT for seconds in durations), durations
     assert_nothing_lost(world)
     assert_one_effect_each(world, others)
     world.open("never")  # the plain handlers return, far too late: it changes nothing

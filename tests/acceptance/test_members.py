@@ -110,11 +110,11 @@ def test_one_sigterm_lets_all_members_drain(world: World) -> None:
 
 
 def test_a_second_sigterm_makes_all_members_leave_at_once(world: World) -> None:
-    supervisor, held = hold(world, worker__drain_timeout=60)
+    supervisor, held = hold(world, worker__drain_timeout=120)
     supervisor.terminate()
     world.wait("both drain", lambda: len(supervisor.said("draining")) == 2)
     supervisor.terminate()
-    assert supervisor.wait(25) == 0, supervisor.tail()
+    assert supervisor.wait(60) == 0, supervisor.tail()
     world.open("go")
     world.start_worker()
     world.wait_ended()

@@ -205,7 +205,7 @@ def assert_clean_end(world: World) -> None:
     assert not open_jobs
     # One that leaves while handlers run keeps its lease, so that nobody runs their jobs beside them; it ends by itself.
     held = f'select worker_id from "{world.name}".workers where left_at is null and alive_until > clock_timestamp()'
-    wait_until(lambda: not world.execute(held), "no lease is held", timeout=20)
+    wait_until(lambda: not world.execute(held), "no lease is held")
     idle = world.execute(
         "select pid, query from pg_stat_activity where datname = current_database() "
         "and application_name like 'pipeline%%' and state like 'idle in transaction%%' and pid <> %s",

@@ -31,7 +31,7 @@ def get(worker: WorkerProcess, path: str) -> Answer:
     wait_until(lambda: worker.said("http"), "the worker listens", context=worker.tail)
     port = worker.said("http")[0]["port"]
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
             return Answer(answer.status, answer.read().decode())
     except urllib.error.HTTPError as error:
         with error:

@@ -133,5 +133,5 @@ def test_a_broker_that_is_away_is_waited_for_within_bounds() -> None:
     started = time.monotonic()
     with pytest.raises(BrokerUnavailable):
         new(opened)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     opened.close()

@@ -202,9 +202,9 @@ def test_members_drain_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     finally:
         supervisor.kill()
         supervisor.wait()
-    wait_until(lambda: all(_lines(file)[-1] == "drained" for file in files), "both drained", timeout=15)
+    wait_until(lambda: all(_lines(file)[-1] == "drained" for file in files), "both drained")
     pids = [int(_lines(file)[0]) for file in files]
-    wait_until(lambda: not any(map(is_alive, pids)), "both ended", timeout=15)
+    wait_until(lambda: not any(map(is_alive, pids)), "both ended")
 
 
 def test_a_worker_cannot_have_more_processes_than_ports(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def new_buffer(*partitions: Partition) -> WatchedBuffer:
     return buffer
 
 
-def eventually(condition: Callable[[], object], *, timeout: float = 10.0) -> None:
+def eventually(condition: Callable[[], object], *, timeout: float = 30.0) -> None:
     """Wait until the condition holds; fail after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():

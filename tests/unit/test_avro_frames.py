@@ -170,7 +170,7 @@ def test_equal_fingerprints_with_other_logical_types_are_not_taken_for_the_packa
         codec.decode("some.job", b"\x00\x00\x00\x00\x02" + body)
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_a_schema_that_doubles_with_each_level_does_not_stall_the_decoder(tmp_path: Path) -> None:
     def level(number: int) -> dict[str, Any]:
         if number == 40:

@@ -188,7 +188,7 @@ def test_any_text_in_place_of_a_schema_is_refused(text: str, data: bytes) -> Non
         ("a fixed value of a terabyte", {"type": "fixed", "name": "F", "size": 2**40}, b"x" * 50_000),
     ],
 )  # fmt: skip
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_a_payload_takes_memory_by_its_size_and_not_by_what_it_claims(
     tmp_path: Path, name: str, type_: Any, body: bytes
 ) -> None:

@@ -326,7 +326,7 @@ def test_coroutines_share_one_loop_and_are_cancelled_at_their_limit_or_killed(ne
         assert isinstance(outcome, Failed)
         assert outcome.failure.error_class == "TimeoutError"
         # A child that was killed is listed until its end was noticed.
-        eventually(lambda: (pool.children() == [child]) is same_child, timeout=10)  # noqa: B023
+        eventually(lambda: (pool.children() == [child]) is same_child)  # noqa: B023
 
 
 def test_children_without_work_end(new_pool: NewPool, monkeypatch: pytest.MonkeyPatch) -> None:
