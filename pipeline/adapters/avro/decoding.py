@@ -162,7 +162,7 @@ class _Micros(Node):
     __slots__ = ()
 
     def read(self, cursor: Cursor) -> object:
-        return _EPOCH + timedelta(microseconds=_read_long(cursor))
+        return _EPOCH + timedelta(0, 0, _read_long(cursor))  # by its name it takes half as long again
 
 
 class _Decimal(Node):
