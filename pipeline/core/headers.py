@@ -12,39 +12,40 @@ from collections.abc import Callable, Container, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import ceil
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from pipeline.core.job import EPOCH_LIMIT, Job, Record, source_job_id
 
 __all__ = ["Parsed", "due_text", "forward_headers", "job_headers", "parse_job", "text_problem"]
 
-SPECVERSION = "ce_specversion"
-ID = "ce_id"
-TYPE = "ce_type"
-SOURCE = "ce_source"
-TIME = "ce_time"
-CONTENT_TYPE = "content-type"
-TENANT = "pipeline-tenant"
-PRIORITY = "pipeline-priority"
-ORDERING_KEY = "pipeline-ordering-key"
-TRACEPARENT = "traceparent"
-ATTEMPT = "pipeline-attempt"
-HOP = "pipeline-hop"
-NOT_BEFORE = "pipeline-not-before"
-EXPIRES = "pipeline-expires"
-REPLAYS = "pipeline-replays"
-REASON = "pipeline-reason"
-FIRST = "pipeline-first-"
-LAST = "pipeline-last-"
-SCHEMA_ID = "__value_schema_id"  # as clients of schema registries call it
+SPECVERSION: Final = "ce_specversion"
+ID: Final = "ce_id"
+TYPE: Final = "ce_type"
+SOURCE: Final = "ce_source"
+TIME: Final = "ce_time"
+CONTENT_TYPE: Final = "content-type"
+TENANT: Final = "pipeline-tenant"
+PRIORITY: Final = "pipeline-priority"
+ORDERING_KEY: Final = "pipeline-ordering-key"
+TRACEPARENT: Final = "traceparent"
+ATTEMPT: Final = "pipeline-attempt"
+HOP: Final = "pipeline-hop"
+NOT_BEFORE: Final = "pipeline-not-before"
+EXPIRES: Final = "pipeline-expires"
+REPLAYS: Final = "pipeline-replays"
+REASON: Final = "pipeline-reason"
+FIRST: Final = "pipeline-first-"
+LAST: Final = "pipeline-last-"
+SCHEMA_ID: Final = "__value_schema_id"  # as clients of schema registries call it
 
-MAX_TEXT = 256
-MAX_COUNT = 1_000_000
-MAX_HOP = 999_999_999  # a job that is put off every second takes 30 years to get there
+MAX_TEXT: Final = 256
+MAX_COUNT: Final = 1_000_000
+MAX_HOP: Final = 999_999_999  # a job that is put off every second takes 30 years to get there
 # Stands for a hop that cannot be read. Above any real one, or the record would be dropped as an older copy of its job and
 # never reach the dead letters; below the highest allowed, so that its letter can be replayed.
-UNREADABLE_HOP = MAX_HOP // 2
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+UNREADABLE_HOP: Final = MAX_HOP // 2
+_MOST_ASIDE: Final = 4 * MAX_TEXT  # bytes
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 T = TypeVar("T")
 HeaderList = list[tuple[str, bytes | None]]
@@ -135,7 +136,7 @@ def forward_headers(
 def parse_job(record: Record, *, queue: str) -> Parsed:
     """Read a record's headers. Never raises; a problem names the header, its value and what is allowed."""
     try:
-        return Parsed(_parse(record, queue), "")
+        return _new(Parsed, (_parse(record, queue), ""))
     except _BadHeaderError as error:
         return Parsed(_fallback(record, queue), str(error))
 
@@ -146,31 +147,65 @@ class _BadHeaderError(ValueError):
 
 def _parse(record: Record, queue: str) -> Job:
     # Built at full speed for each record: one dict, and each optional header costs one look-up.
-    headers = dict(record.headers)
-    if len(headers) != len(record.headers):
-        _refuse_doubles(record.headers)
-    get = headers.get
-    job_id = _job_id(get(ID))
-    job_type = _known_text(TYPE, get(TYPE))
-    tenant = _known_text(TENANT, get(TENANT))
-    priority, ordering = get(PRIORITY), get(ORDERING_KEY)
-    not_before, expires, replays = get(NOT_BEFORE), get(EXPIRES), get(REPLAYS)
-    return Job(
-        job_id,
-        job_type,
-        tenant,
-        queue,
+    given = record.headers
+    headers = dict(given)
+    if len(headers) != len(given):
+        _refuse_doubles(given)
+    job_id = _job_id(headers.get(ID))
+    source = headers.get(SOURCE)  # remembered below, so not when it is large: it may be a megabyte
+    job_type, tenant, priority, publisher, attempt, hop = _alike(
+        headers.get(TYPE),
+        headers.get(TENANT),
+        headers.get(PRIORITY),
+        source if source and len(source) <= _MOST_ASIDE else b"",
+        headers.get(ATTEMPT),
+        headers.get(HOP),
+    )
+    not_before, expires, replays = headers.get(NOT_BEFORE), headers.get(EXPIRES), headers.get(REPLAYS)
+    ordering, traceparent = headers.get(ORDERING_KEY), headers.get(TRACEPARENT)
+    return _new(
+        Job,
+        (
+            job_id,
+            job_type,
+            tenant,
+            queue,
+            priority,
+            publisher,
+            _enqueued(headers.get(TIME), record.timestamp),
+            attempt,
+            hop,
+            _seconds(NOT_BEFORE, not_before) if not_before else 0.0,
+            _seconds(EXPIRES, expires) if expires else 0.0,
+            _count(REPLAYS, replays, 0) if replays else 0,
+            _text(ORDERING_KEY, ordering) if ordering else "",
+            _aside(traceparent) if traceparent else "",
+            headers.get(SCHEMA_ID) or b"",
+        ),
+    )
+
+
+# A named tuple's own constructor is an interpreted function, in native code too, and takes twice as long.
+_new: Final = tuple.__new__
+
+
+@lru_cache(maxsize=8192)
+def _alike(
+    job_type: bytes | None,
+    tenant: bytes | None,
+    priority: bytes | None,
+    source: bytes,
+    attempt: bytes | None,
+    hop: bytes | None,
+) -> tuple[str, str, str, str, int, int]:
+    """What record after record has alike, read once. Errors are not remembered, so nothing that is too long is, either."""
+    return (
+        _text(TYPE, job_type),
+        _text(TENANT, tenant),
         _text(PRIORITY, priority) if priority else "normal",
-        _aside(get(SOURCE)),
-        _enqueued(get(TIME), record.timestamp),
-        _known_count(ATTEMPT, get(ATTEMPT), 1),
-        _known_count(HOP, get(HOP), 0, MAX_HOP),
-        _seconds(NOT_BEFORE, not_before) if not_before else 0.0,
-        _seconds(EXPIRES, expires) if expires else 0.0,
-        _count(REPLAYS, replays, 0) if replays else 0,
-        _text(ORDERING_KEY, ordering) if ordering else "",
-        _aside(get(TRACEPARENT)),
-        get(SCHEMA_ID) or b"",
+        _aside(source),
+        _count(ATTEMPT, attempt, 1),
+        _count(HOP, hop, 0, MAX_HOP),
     )
 
 
@@ -207,19 +242,8 @@ def _text(name: str, raw: bytes | None) -> str:
     return value
 
 
-# The same few values come with record after record; errors are not remembered.
-_known_text = lru_cache(maxsize=8192)(_text)
-
-
-def _aside(raw: bytes | None) -> str:
+def _aside(raw: bytes) -> str:
     """Text that a job can run without: when it cannot be read it is left out."""
-    if not raw or len(raw) > 4 * MAX_TEXT:  # nothing of that size is remembered: it may be a megabyte
-        return ""
-    return _known_aside(raw)
-
-
-@lru_cache(maxsize=1024)
-def _known_aside(raw: bytes) -> str:
     try:
         return _text("", raw)
     except _BadHeaderError:
@@ -235,8 +259,8 @@ def _job_id(raw: bytes | None) -> str:
     return value
 
 
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_CANONICAL_UUID = re.compile(_UUID.pattern.encode())
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_CANONICAL_UUID: Final = re.compile(_UUID.pattern.encode())
 
 
 def _count(name: str, raw: bytes | None, least: int, most: int = MAX_COUNT) -> int:
@@ -247,9 +271,6 @@ def _count(name: str, raw: bytes | None, least: int, most: int = MAX_COUNT) -> i
         if least <= value <= most:
             return value
     raise _BadHeaderError(f"header {name} is {raw[:80]!r}; allowed: a whole number from {least} to {most}")
-
-
-_known_count = lru_cache(maxsize=256)(_count)
 
 
 def _seconds(name: str, raw: bytes) -> float:

@@ -7,7 +7,7 @@ enough to build for each record.
 from __future__ import annotations
 
 import uuid
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = ["EPOCH_LIMIT", "Job", "Record", "Source", "idempotent_job_id", "new_job_id"]
 
@@ -15,7 +15,7 @@ __all__ = ["EPOCH_LIMIT", "Job", "Record", "Source", "idempotent_job_id", "new_j
 _NAMESPACE = uuid.UUID("6f4c1f0e-53a8-5d0c-9f2b-7a1d2c3b4e5f")
 
 # Times beyond the year 2262 are garbage, not plans.
-EPOCH_LIMIT = 9_214_646_400.0
+EPOCH_LIMIT: Final = 9_214_646_400.0
 
 
 class Source(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Iterable
 
@@ -100,6 +101,14 @@ def test_a_counter_that_is_no_number_or_out_of_bounds_is_named(name: str, value:
     assert len(problem) < 500
     assert (job.job_id, job.job_type, job.tenant, job.queue) == (JOB_ID, "email.send", "acme", "default")
     assert (job.attempt, job.replays) == (1, 0)
+
+
+@pytest.mark.parametrize("name", OUR_NAMES)
+def test_nothing_large_is_remembered(name: str) -> None:
+    raw = b"1" * 100_000
+    held = sys.getrefcount(raw)
+    parse_job(changed(name, raw), queue="default")
+    assert sys.getrefcount(raw) == held
 
 
 def test_the_first_attempt_is_1() -> None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import struct
 from datetime import UTC, date, datetime, timedelta
+from typing import Final
 
 from pipeline.adapters.avro.logical import bounded_decimal, logical_type
 from pipeline.adapters.avro.tree import Named, Schema, kind, resolve
 
 __all__ = ["Cursor", "Node", "decoder"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-_MOST_BITS = 64
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_MOST_BITS: Final = 64
 
 
 class Cursor:
@@ -67,6 +68,9 @@ def _read_long(cursor: Cursor) -> int:
     data, at = cursor.data, cursor.at
     byte = data[at]
     at += 1
+    if byte < 0x80:  # nearly all lengths and choices: one byte
+        cursor.at = at
+        return (byte >> 1) ^ -(byte & 1)
     value = byte & 0x7F
     shift = 7
     while byte >= 0x80:
