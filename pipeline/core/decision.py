@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pipeline.core.backoff import Backoff, Random, RetryPolicy, checked_delay, choose_tier
 from pipeline.core.job import EPOCH_LIMIT, Job
@@ -68,7 +68,7 @@ class LetGo(NamedTuple):
 
 Decision = Finish | RunLater | DeadLetter | LetGo
 
-COMPLETED = Finish(JobState.COMPLETED, (Trigger.SUCCESS,))  # what a success always leads to
+COMPLETED: Final = Finish(JobState.COMPLETED, (Trigger.SUCCESS,))  # what a success always leads to
 MOST_CRASHES = 2  # deaths of its own after which a job is not run again
 WAITS_TOO_LONG = "waits_too_long"  # the reason of letters of jobs in order whose topic would not keep them
 _DEFAULT = Backoff()

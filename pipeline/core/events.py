@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pipeline.core.breaker import BreakerKey, Circuit
 from pipeline.core.claims import Claim
@@ -103,16 +103,16 @@ def breaker_change(key: BreakerKey, before: Circuit, after: Circuit, *, queue: s
     )
 
 
-_QUEUED, _RUNNING = JobState.QUEUED, JobState.RUNNING
+_RUNNING: Final = JobState.RUNNING
 
 # How a job came from the state of its row to `queued`, before the worker claimed it.
-_TO_QUEUED: dict[JobState | None, Transition] = {
+_TO_QUEUED: Final[dict[JobState | None, Transition]] = {
     None: path(JobState.PENDING, (Trigger.ENQUEUE,))[0],
     JobState.RETRYING: path(JobState.RETRYING, (Trigger.RETRY_READY,))[0],
     JobState.DEAD: path(JobState.DEAD, (Trigger.REPLAY,))[0],
     JobState.RUNNING: path(JobState.RUNNING, (Trigger.LEASE_EXPIRED,))[0],
 }
-_TO_RUNNING = path(_QUEUED, (Trigger.WORKER_CLAIMED,))[0]
+_TO_RUNNING: Final = path(JobState.QUEUED, (Trigger.WORKER_CLAIMED,))[0]
 
 
 def trail_of_claim(job: Job, claim: Claim, *, worker: str, at: float) -> Trail:
@@ -132,7 +132,7 @@ def trail_of_claim(job: Job, claim: Claim, *, worker: str, at: float) -> Trail:
 
 
 # The last move into a state that a record can be found in when it comes again.
-_LAST_MOVE = {
+_LAST_MOVE: Final = {
     JobState.COMPLETED: path(JobState.RUNNING, (Trigger.SUCCESS,))[0],
     JobState.CANCELLED: path(JobState.RUNNING, (Trigger.CANCEL,))[0],
     JobState.RETRYING: path(JobState.FAILED, (Trigger.RETRY_SCHEDULED,))[0],

@@ -7,6 +7,8 @@ their order: nobody checks them.
 
 from __future__ import annotations
 
+from typing import Final
+
 __all__ = ["new_tuple"]
 
-new_tuple = tuple.__new__
+new_tuple: Final = tuple.__new__

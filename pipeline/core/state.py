@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import lru_cache
+from typing import Final
 
 from pipeline.errors import PipelineError
 
@@ -76,7 +77,7 @@ UNFINISHED = frozenset(
     }
 )
 
-TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
+TRANSITIONS: Final[dict[tuple[JobState, Trigger], JobState]] = {
     (JobState.PENDING, Trigger.SCHEDULE): JobState.SCHEDULED,
     (JobState.PENDING, Trigger.ENQUEUE): JobState.QUEUED,
     (JobState.SCHEDULED, Trigger.TIMER_FIRED): JobState.QUEUED,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from pipeline.core.claims import Claim, Verdict
 from pipeline.core.clock import Clock
@@ -29,7 +30,7 @@ __all__ = ["Claimer"]
 log = logging.getLogger("pipeline.claim")
 
 SOON = 0.02  # seconds to wait for a job that is due by this worker's clock and not yet by the store's
-_CLAIMED = Verdict.CLAIMED  # asked for every job, and a member of an enum takes long to find
+_CLAIMED: Final = Verdict.CLAIMED  # asked for every job, and a member of an enum takes long to find
 
 
 class Claimer:

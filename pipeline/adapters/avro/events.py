@@ -11,7 +11,7 @@ import struct
 from functools import lru_cache
 from io import SEEK_END, BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
@@ -31,10 +31,11 @@ def _load(file: str) -> tuple[bytes, Any]:
     return header_of(bytes.fromhex(print_)), fastavro.parse_schema(schema)
 
 
-_HEADER, _JOB = _load("event.avsc")
+_EVENT = _load("event.avsc")
+_HEADER: Final = _EVENT[0]
 _BREAKER_HEADER, _BREAKER = _load("breaker_event.avsc")
-_SCHEMAS = {_HEADER: _JOB, _BREAKER_HEADER: _BREAKER}
-_pack_double = struct.Struct("<d").pack
+_SCHEMAS = dict((_EVENT, (_BREAKER_HEADER, _BREAKER)))
+_pack_double: Final = struct.Struct("<d").pack
 
 
 def encode_event(trail: Trail) -> bytes:
@@ -114,12 +115,12 @@ def _micros(value: int) -> bytes:
     )
 
 
-_LAST = [bytes((value,)) for value in range(0x80)]
-_PAIRS = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(0x4000)]
-_ENDS = [bytes((value & 0x7F | 0x80, value >> 7)) for value in range(0x1000)]
+_LAST: Final = [bytes((value,)) for value in range(0x80)]
+_PAIRS: Final = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(0x4000)]
+_ENDS: Final = [bytes((value & 0x7F | 0x80, value >> 7)) for value in range(0x1000)]
 
 # Looked up by two names joined: to hash an enum costs a call into Python.
-_STEPS = {
+_STEPS: Final = {
     before + trigger: b"".join(map(_text, (before, trigger, state)))
     for (before, trigger), state in TRANSITIONS.items()
 }

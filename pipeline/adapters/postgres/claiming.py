@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
+from typing import Final
 
 from pipeline.adapters.postgres.arrays import micros, numbers, texts
 from pipeline.adapters.postgres.queries import QUERIES
@@ -19,11 +20,11 @@ from pipeline.core.state import JobState
 
 __all__ = ["claim", "read_rows"]
 
-_CLAIM = QUERIES["claim"]
-_ROWS = QUERIES["rows"]
-_FIRST = Claim(Verdict.CLAIMED, 1)
-_job_id = itemgetter(0)
-_HELD = Claim(Verdict.HELD)
+_CLAIM: Final = QUERIES["claim"]
+_ROWS: Final = QUERIES["rows"]
+_FIRST: Final = Claim(Verdict.CLAIMED, 1)
+_job_id: Final = itemgetter(0)
+_HELD: Final = Claim(Verdict.HELD)
 
 
 def claim(connection: Connection, worker: str, requests: Sequence[ClaimRequest]) -> list[Claim]:

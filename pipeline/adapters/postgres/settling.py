@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from operator import itemgetter
+from typing import Final
 
 import psycopg
 
@@ -24,11 +25,11 @@ __all__ = ["settle"]
 
 log = logging.getLogger("pipeline.store")
 
-_COMPLETED = QUERIES["settle_completed"]
-_ANY = QUERIES["settle_any"]
-_NO_FAILURE = Failure("", "")
-_DONE = JobState.COMPLETED  # asked for every job, and a member of an enum takes long to find
-_FIRST = Settled(True, 1)  # the answer to nearly all
+_COMPLETED: Final = QUERIES["settle_completed"]
+_ANY: Final = QUERIES["settle_any"]
+_NO_FAILURE: Final = Failure("", "")
+_DONE: Final = JobState.COMPLETED  # asked for every job, and a member of an enum takes long to find
+_FIRST: Final = Settled(True, 1)  # the answer to nearly all
 
 
 def settle(connection: Connection, worker: str, settlements: Sequence[Settlement]) -> list[Settled]:

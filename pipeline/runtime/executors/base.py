@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from pydantic import BaseModel
 
@@ -27,10 +27,10 @@ __all__ = [
     "to_call",
 ]
 
-AHEAD_SECONDS = 0.05
+AHEAD_SECONDS: Final = 0.05
 OnRuns = Callable[[Sequence[Run]], None]
 Contexts = Callable[[Delivery], Context]
-SUCCEEDED = Succeeded()
+SUCCEEDED: Final = Succeeded()
 
 log = logging.getLogger("pipeline.executor")
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from pipeline.core.clock import Clock
 from pipeline.core.outcome import Outcome
@@ -26,10 +27,10 @@ __all__ = ["ThreadExecutor"]
 
 log = logging.getLogger("pipeline.executor")
 
-THREAD_WORTH = 0.001  # seconds of work that are worth waking a thread for
-SHORT = 0.0005  # seconds of a job that one may wait for before its forerunner's end is given on
-KEPT = 64  # ends that are given on together, at most
-LONG = 0.01  # seconds after which a running job is not a short one
+THREAD_WORTH: Final = 0.001  # seconds of work that are worth waking a thread for
+SHORT: Final = 0.0005  # seconds of a job that one may wait for before its forerunner's end is given on
+KEPT: Final = 64  # ends that are given on together, at most
+LONG: Final = 0.01  # seconds after which a running job is not a short one
 
 
 class _Slot:
