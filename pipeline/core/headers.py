@@ -15,6 +15,7 @@ from math import ceil
 from typing import Final, NamedTuple, TypeVar
 
 from pipeline.core.job import EPOCH_LIMIT, Job, Record, source_job_id
+from pipeline.core.quick import new_tuple
 
 __all__ = ["Parsed", "due_text", "forward_headers", "job_headers", "parse_job", "text_problem"]
 
@@ -136,7 +137,7 @@ def forward_headers(
 def parse_job(record: Record, *, queue: str) -> Parsed:
     """Read a record's headers. Never raises; a problem names the header, its value and what is allowed."""
     try:
-        return _new(Parsed, (_parse(record, queue), ""))
+        return new_tuple(Parsed, (_parse(record, queue), ""))
     except _BadHeaderError as error:
         return Parsed(_fallback(record, queue), str(error))
 
@@ -163,7 +164,7 @@ def _parse(record: Record, queue: str) -> Job:
     )
     not_before, expires, replays = headers.get(NOT_BEFORE), headers.get(EXPIRES), headers.get(REPLAYS)
     ordering, traceparent = headers.get(ORDERING_KEY), headers.get(TRACEPARENT)
-    return _new(
+    return new_tuple(
         Job,
         (
             job_id,
@@ -183,10 +184,6 @@ def _parse(record: Record, queue: str) -> Job:
             headers.get(SCHEMA_ID) or b"",
         ),
     )
-
-
-# A named tuple's own constructor is an interpreted function, in native code too, and takes twice as long.
-_new: Final = tuple.__new__
 
 
 @lru_cache(maxsize=8192)
