@@ -170,11 +170,16 @@ class Claimer:
         )
 
 
+_FIRST: Final = Claim(_CLAIMED, 0)
+_RETRY: Final = Claim(_CLAIMED, 0, JobState.RETRYING)
+_REPLAY: Final = Claim(_CLAIMED, 0, JobState.DEAD)
+
+
 def _granted_freely(job: Job) -> Claim:
     """A grant that is nowhere written down: it has no token, and what the job was before is told by its record."""
     if job.not_before:
-        return Claim(Verdict.CLAIMED, 0, JobState.RETRYING)
-    return Claim(Verdict.CLAIMED, 0, JobState.DEAD if job.replays else None)
+        return _RETRY
+    return _REPLAY if job.replays else _FIRST
 
 
 def _still_waits(delivery: Delivery, now: float) -> Outcome | None:
