@@ -154,6 +154,7 @@ class AsyncExecutor:
             self._loop.call_soon(self._end_turn)
         self._ended.append((flight, outcome, self._clock.monotonic() - flight.began))
         self._flights.discard(flight)
+        self._start_some()  # at once: a turn of the loop may have to wait for the interpreter
 
     def _expire(self, flight: _Flight) -> None:
         flight.expired = True
@@ -172,7 +173,6 @@ class AsyncExecutor:
     def _end_turn(self) -> None:
         """What ended in one turn of the loop goes on together: waking other threads for each would cost more than the jobs."""
         ended, self._ended = self._ended, []
-        self._start_some()
         runs: list[Run] = []
         with self._lock:
             for flight, outcome, seconds in ended:
