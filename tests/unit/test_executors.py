@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -350,6 +351,21 @@ class TestAsync:
         assert "did not end within its time limit" in outcome.failure.message
         assert cancelled.is_set()
         assert bench.is_idle()
+
+    def test_what_a_handler_sets_for_itself_is_not_there_for_the_next_one(self) -> None:
+        tenant = contextvars.ContextVar("tenant", default="nobody")
+        bench, seen, all_there = Bench(AsyncExecutor, slots=1), list[str](), threading.Event()
+
+        async def handle(mail: Any, context: Context) -> None:
+            seen.append(tenant.get())
+            tenant.set("acme")
+            await until(all_there)(mail, context)  # so that each is started by the end of the one before it
+
+        jobs = [bench.submit(handle) for _ in range(5)]
+        all_there.set()
+        for job in jobs:
+            assert bench.run_of(job).outcome == Succeeded()
+        assert seen == ["nobody"] * 5
 
     def test_one_that_ends_well_although_it_was_cancelled_has_succeeded(self) -> None:
         async def handle(*_: object) -> None:

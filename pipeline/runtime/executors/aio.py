@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import threading
 from collections import deque
@@ -94,6 +95,7 @@ class AsyncExecutor:
     def start(self) -> None:
         # Not before: a worker that does not get so far has none to close.
         self._loop = new_event_loop()
+        self._context = contextvars.copy_context()
         self._deadlines = Deadlines(self._loop, self._expire)
         threading.Thread(target=self._turn_for_ever, name="handlers-async", daemon=True).start()
 
@@ -127,7 +129,8 @@ class AsyncExecutor:
         for delivery in self._next():
             flight = _Flight(delivery, self._clock.time(), self._clock.monotonic())
             self._flights.add(flight)
-            flight.task = self._loop.create_task(self._run(flight))
+            # In a context of its own: this may be called at the end of another job, in the midst of what its handler has set.
+            flight.task = self._loop.create_task(self._run(flight), context=self._context.copy())
 
     def _next(self) -> list[Delivery]:
         """As many as there are free slots."""
