@@ -136,9 +136,17 @@ class Loaded(NamedTuple):
         return {run.pid for run in self.world.executions() if run.job_id in ids}
 
     def owners(self) -> dict[int, int]:
-        """By partition of the main topic, the process that ran a job of it last."""
+        """By partition of the main topic, the process that ran a job of it last.
+
+        Runs count from when every worker has begun one: before, a partition may be about to move to one that has none yet.
+        """
         places = {job.job_id: job.partition for job in self.world.acked()}
-        return {places[run.job_id]: run.pid for run in self.world.executions() if run.job_id in places}
+        waiting, owners = {worker.pid for worker in self.world.workers}, dict[int, int]()
+        for run in self.world.executions():
+            waiting.discard(run.pid)
+            if not waiting and run.job_id in places:
+                owners[places[run.job_id]] = run.pid
+        return owners
 
     def worker(self, pid: int) -> WorkerProcess:
         (found,) = [worker for worker in self.world.workers if worker.pid == pid]
