@@ -139,12 +139,13 @@ class Loaded(NamedTuple):
         """By partition of the main topic, the process that ran a job of it last.
 
         Runs count from when every worker has begun one: before, a partition may be about to move to one that has none yet.
+        Only first attempts do: those after come from a retry topic, whose partitions may be another's.
         """
         places = {job.job_id: job.partition for job in self.world.acked()}
         waiting, owners = {worker.pid for worker in self.world.workers}, dict[int, int]()
         for run in self.world.executions():
             waiting.discard(run.pid)
-            if not waiting and run.job_id in places:
+            if not waiting and run.attempt == 1 and run.job_id in places:
                 owners[places[run.job_id]] = run.pid
         return owners
 
