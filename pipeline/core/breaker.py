@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from pipeline.core.job import Job
 from pipeline.core.outcome import Cancelled, Crashed, Failed, Outcome, Rejected, Succeeded
+from pipeline.core.quick import new_tuple
 from pipeline.errors import ConfigError
 
 __all__ = [
@@ -120,7 +121,8 @@ def _check(key: str, value: float | None, least: float, most: float) -> None:
 
 def key_of(breaker: Breaker | None, job: Job) -> BreakerKey:
     """The circuit that a job's runs are counted for."""
-    return BreakerKey(job.job_type, job.tenant if breaker is not None and breaker.per_tenant else "")
+    tenant = job.tenant if breaker is not None and breaker.per_tenant else ""
+    return new_tuple(BreakerKey, (job.job_type, tenant))
 
 
 # --- what runs tell
@@ -161,24 +163,18 @@ class Tally:
     ended: int = 0  # jobs that will not run again
     dead: int = 0
 
-    def add(self, sign: Sign, *, ended: bool, dead: bool) -> None:
+    def add(self, sign: Sign, *, ended: bool, dead: bool, runs: int = 1) -> None:
+        """Count so many runs that ended alike."""
         if sign is Sign.GOOD:
-            self.runs += 1
+            self.runs += runs
             self.streak = 0
             self.broken = True
         elif sign is Sign.BAD:
-            self.runs += 1
-            self.failed += 1
-            self.streak += 1
-        self.ended += ended
-        self.dead += dead
-
-    def add_completed(self, jobs: int) -> None:
-        """As many good ones that will not run again."""
-        self.runs += jobs
-        self.ended += jobs
-        self.streak = 0
-        self.broken = True
+            self.runs += runs
+            self.failed += runs
+            self.streak += runs
+        self.ended += ended * runs
+        self.dead += dead * runs
 
     def after(self, earlier: Tally) -> Tally:
         """What was seen earlier and what this one has, as if one had counted both."""

@@ -64,35 +64,26 @@ class BreakerView:
 
     # --- runs
 
-    def note(self, key: BreakerKey, sign: Sign, *, ended: bool, dead: bool, now: float) -> bool:
-        """Count the end of a run; True when that is too much, and the circuit is held open from here on."""
+    def note(
+        self, key: BreakerKey, sign: Sign, *, ended: bool, dead: bool, now: float, runs: int = 1
+    ) -> bool:
+        """Count the end of a run, or of `runs` alike; True when that is too much, and the circuit is held open from here on."""
         breaker = self._breakers.get(key.job_type)
         if breaker is None:
             return False
         is_bad = sign is Sign.BAD or dead
-        tally = self._tally(key, breaker, now, begin=is_bad)
-        if tally is not None:
-            tally.add(sign, ended=ended, dead=dead)
+        pending = self._pending.get(key)
+        if pending is None:
+            if not is_bad and breaker.per_tenant and key not in self.circuits:
+                return (
+                    False  # there may be any number of tenants: they are counted from their first failure on
+                )
+            pending = self._pending[key] = _Pending(Tally(), now)
+        pending.tally.add(sign, ended=ended, dead=dead, runs=runs)
         if not is_bad or not self._trips(key, now):
             return False
         self._hold()
         return True
-
-    def note_completed(self, key: BreakerKey, jobs: int, now: float) -> None:
-        """Count so many ends of runs that went well."""
-        breaker = self._breakers.get(key.job_type)
-        tally = None if breaker is None else self._tally(key, breaker, now, begin=False)
-        if tally is not None:
-            tally.add_completed(jobs)
-
-    def _tally(self, key: BreakerKey, breaker: Breaker, now: float, *, begin: bool) -> Tally | None:
-        """None for a tenant without failures: there may be any number of them, and they are counted from the first one on."""
-        pending = self._pending.get(key)
-        if pending is None:
-            if not begin and breaker.per_tenant and key not in self.circuits:
-                return None
-            pending = self._pending[key] = _Pending(Tally(), now)
-        return pending.tally
 
     def _trips(self, key: BreakerKey, now: float) -> bool:
         """Hold a circuit open when what is not told yet will open it."""

@@ -182,23 +182,21 @@ class Breakers:
     def note(self, items: Sequence[Unsettled]) -> None:
         """Count the ends of runs, each once, before they are settled. Those that went well, nearly all, by their number."""
         with self._lock:
-            completed: dict[tuple[str, str], int] = {}
+            completed: dict[BreakerKey, int] = {}
             for item in items:
                 if item.decision is COMPLETED and not self._probes:
                     job = item.run.delivery.job
-                    breaker = self._breakers.get(job.job_type)
-                    if breaker is not None:
-                        key = (job.job_type, job.tenant if breaker.per_tenant else "")
-                        completed[key] = completed.get(key, 0) + 1
+                    key = key_of(self._breakers.get(job.job_type), job)
+                    completed[key] = completed.get(key, 0) + 1
                     continue
                 self._note_completed(completed)  # what comes after them may be the first of many failures
                 completed.clear()
                 self._note(item)
             self._note_completed(completed)
 
-    def _note_completed(self, completed: Mapping[tuple[str, str], int]) -> None:
-        for (job_type, tenant), jobs in completed.items():
-            self._view.note_completed(BreakerKey(job_type, tenant), jobs, self._clock.time())
+    def _note_completed(self, completed: Mapping[BreakerKey, int]) -> None:
+        for key, runs in completed.items():
+            self._view.note(key, Sign.GOOD, ended=True, dead=False, now=self._clock.time(), runs=runs)
 
     def _note(self, item: Unsettled) -> None:
         run, decision = item.run, item.decision

@@ -39,41 +39,25 @@ _UNDECLARED = Backoff()
 
 def settlement(run: Run, decision: Finish | RunLater | DeadLetter) -> Settlement:
     """What is written to the store for a run."""
-    delivery = run.delivery
-    job, token = delivery.job, delivery.token
-    if isinstance(decision, Finish):  # nearly all of them
-        return new_tuple(
-            Settlement,
-            (
-                job.job_id,
-                token,
-                decision.state,
-                job.attempt,
-                job.hop,
-                run.started_at,
-                run.finished_at,
-                0.0,
-                decision.reason,
-                None,
-                0,
-                False,
-                None,
-            ),
-        )
+    job = run.delivery.job
     later = decision if isinstance(decision, RunLater) else None
-    return Settlement(
-        job_id=job.job_id,
-        token=token,
-        state=decision.state,
-        attempt=job.attempt,
-        hop=job.hop + (later is not None and not later.in_place),
-        started_at=run.started_at,
-        finished_at=run.finished_at,
-        due_at=later.due_at if later else 0.0,
-        next_attempt=later.attempt if later else 0,
-        reason=decision.reason,
-        failure=decision.failure,
-        crashed=isinstance(run.outcome, Crashed),
+    return new_tuple(
+        Settlement,
+        (
+            job.job_id,
+            run.delivery.token,
+            decision.state,
+            job.attempt,
+            job.hop + (later is not None and not later.in_place),
+            run.started_at,
+            run.finished_at,
+            0.0 if later is None else later.due_at,
+            decision.reason,
+            None if isinstance(decision, Finish) else decision.failure,
+            0 if later is None else later.attempt,
+            isinstance(run.outcome, Crashed),
+            None,
+        ),
     )
 
 

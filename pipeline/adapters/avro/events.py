@@ -31,10 +31,9 @@ def _load(file: str) -> tuple[bytes, Any]:
     return header_of(bytes.fromhex(print_)), fastavro.parse_schema(schema)
 
 
-_EVENT = _load("event.avsc")
-_HEADER: Final = _EVENT[0]
+_HEADER, _JOB = _load("event.avsc")
 _BREAKER_HEADER, _BREAKER = _load("breaker_event.avsc")
-_SCHEMAS = dict((_EVENT, (_BREAKER_HEADER, _BREAKER)))
+_SCHEMAS = {_HEADER: _JOB, _BREAKER_HEADER: _BREAKER}
 _pack_double: Final = struct.Struct("<d").pack
 
 
